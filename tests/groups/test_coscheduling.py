@@ -153,6 +153,21 @@ def test_members_stand_together_by_the_age_of_their_group():
     assert in_order(*old, urgent) == ["urgent", "old0", "old1"]
 
 
+async def test_waiting_members_are_sorted_again_when_their_group_arrives():
+    """With the plugin at queueSort alone, pods are attempted without their group."""
+    sort = {"queueSort": SORTED["plugins"]["queueSort"]}
+    now = [2000.0]
+    async with co_stage({"plugins": sort}, now=lambda: now[0]) as stage:
+        stage.see(node("n1"), pod("plain"))
+        now[0] += 5
+        stage.see(labelled("member"))
+        group = x_group(minMember=1)
+        group["metadata"]["creationTimestamp"] = "1970-01-01T00:00:01Z"
+        stage.see(group)
+        await stage.settle()
+        assert list(stage.api.bound) == ["default/member", "default/plain"]
+
+
 def test_a_group_that_failed_goes_behind_those_that_came_before_that():
     """Otherwise the oldest group would hold up all others each time that it is attempted."""
     old = [waiting(f"old{number}", "old", 1005, attempts=1) for number in range(2)]

@@ -62,6 +62,32 @@ def queue_stage(args=None, **options):
     return staged(config={"profiles": [profile(**(args or {}))]}, draw=random.Random(1), **options)
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param([(queue("b"), queue("b", priority=5))], ["b", "a"], id="a queue gets another priority"),
+        pytest.param([(queue("b"), queue("b", state="Open"))], ["a", "b"], id="its status is written"),
+        pytest.param(
+            [
+                (queue("b"), queue("b", priority=5)),
+                (admitted("ga", queue="a"), admitted("ga", queue="b")),
+                (admitted("gb", queue="b"), admitted("gb", queue="a")),
+            ],
+            ["a", "b"],
+            id="groups change to other queues",
+        ),
+    ],
+)
+async def test_waiting_pods_are_sorted_again_when_their_queue_changes(changes, expected):
+    async with queue_stage() as stage:
+        stage.see(node("n1"), queue("a"), queue("b"), admitted("ga", queue="a"), admitted("gb", queue="b"))
+        stage.see(task("a", group="ga"), task("b", group="gb"))
+        for old, new in changes:
+            stage.change(old, new)
+        await stage.settle()
+        assert list(stage.api.bound) == [f"default/{name}" for name in expected]
+
+
 # Arithmetic
 
 

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from make import make_pod, planner
+from scheduler_staging import node, pod, staged
 from stowplan.api.meta import decode
 from stowplan.api.pod import Pod
 from stowplan.embedded.cluster import embedded_cluster
@@ -248,6 +250,59 @@ def is_first(one, other, pods):
         return (first.timestamp, f"default/{group}")
 
     return stands(one) < stands(other)
+
+
+def queued_pod(workload, **extra):
+    plain = pod(workload, **extra)
+    plain["metadata"]["labels"] = {GROUP_LABEL: "shop", WORKLOAD_LABEL: workload}
+    return plain
+
+
+def front_first():
+    return app_group("shop", workload("redis"), workload("cart", "redis"), workload("front", "cart"))
+
+
+def redis_first():
+    return app_group("shop", order={"redis": 1, "cart": 2, "front": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param([(None, front_first())], ["front", "cart", "redis"], id="it arrives"),
+        pytest.param(
+            [(None, redis_first()), (redis_first(), front_first())],
+            ["front", "cart", "redis"],
+            id="it changes",
+        ),
+        pytest.param(
+            [(None, front_first()), (front_first(), None)], ["cart", "redis", "front"], id="it goes"
+        ),
+    ],
+)
+async def test_pods_in_the_queue_are_sorted_again_when_their_app_group_changes(changes, expected):
+    async with staged(config={"profiles": config()["profiles"]}) as stage:
+        stage.see(
+            node("n1", cpu="9"), pod("first"), *(queued_pod(each) for each in ("cart", "redis", "front"))
+        )
+        stage.see(pod("last"), pod("urgent", priority=1))
+        for old, new in changes:
+            stage.scheduler.handlers.on_event("modified", old, new)
+        await stage.settle()
+        expected = ["urgent", "first", *expected, "last"]
+        assert list(stage.api.bound) == [f"default/{name}" for name in expected]
+
+
+async def test_what_does_not_change_the_order_costs_nothing_for_each_pod_in_the_queue():
+    """Controllers write to the status of an AppGroup for every pod that starts."""
+    async with staged(config={"profiles": config()["profiles"]}) as stage:
+        plugin: Any = stage.scheduler.profiles["default-scheduler"].plugins["TopologicalSort"]
+        stage.scheduler.handlers.on_event("added", None, SHOP)
+        stage.see(queued_pod("cart"), pod("other"))
+        counted = replace(SHOP, status=replace(SHOP.status, running_workloads=3))
+        assert plugin.pods_to_sort_again(SHOP, counted) == ()
+        assert [each.name for each in plugin.pods_to_sort_again(SHOP, None)] == ["cart"]
+        assert plugin.pods_to_sort_again(None, OTHER) == ()
 
 
 async def test_on_a_cluster_with_groups_and_without_their_definition():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 from waiting_room import Fit, Room
 
-from make import make_pod
-from stowplan.framework import Plugin
+from make import make_node, make_pod
+from stowplan.api.meta import ObjectMeta
+from stowplan.framework import CustomResource, Definition, Plugin
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,70 @@ def test_the_profiles_own_order():
     said = 'running QueueSort plugin "ByName": LookupError: no name to sort by (pod default/odd, at '
     assert pod == "odd"
     assert fault.startswith(said)
+
+
+class Rank(CustomResource, frozen=True):
+    definition: ClassVar = Definition("example.com", "v1", "ranks", "Rank", namespaced=False)
+    names: tuple[str, ...] = ()
+
+
+class ByRank(Plugin):
+    """Sorts pods as the last object that it was told of lists them."""
+
+    watches = (Rank,)
+    asked = 0
+
+    def queue_sort(self, queued):
+        self.asked += 1
+        return (*self.handle.watched(Rank).get("rank").names,).index(queued.pod.name)
+
+
+def ranked(*names):
+    return Rank(metadata=ObjectMeta(name="rank"), names=names)
+
+
+def ranks_of(room):
+    """As the cluster has them; a plugin cannot change them."""
+    return room.profiles["default-scheduler"].handle.watched(Rank)
+
+
+def test_pods_are_sorted_again_when_an_object_changes_that_the_order_depends_on():
+    room = Room(ByRank, Fit, sort="ByRank")
+    ranks = ranks_of(room)
+    old, new = ranked("a", "b", "c"), ranked("c", "b", "a")
+    ranks.put(old)
+    room.add("a", "b", "c")
+    ranks.put(new)
+    room.queue.resort(old, new)
+    assert room.names() == ["c", "b", "a"]
+    assert room.faults == []
+
+
+def test_many_changes_between_two_pods_cost_as_much_as_one():
+    room = Room(ByRank, Fit, sort="ByRank")
+    plugin = room.plugin("ByRank")
+    ranks_of(room).put(ranked("a", "b", "c"))
+    room.add("a", "b", "c")
+    before = plugin.asked
+    for _ in range(100):
+        room.queue.resort(ranked("a"), ranked("a", "b", "c"))
+        room.queue.resort(None, make_node("other"))
+    assert room.names() == ["a", "b", "c"]
+    assert plugin.asked - before == 3
+
+
+def test_pods_in_backoff_are_sorted_again_too():
+    room = Room(ByRank, Fit, sort="ByRank")
+    ranks = ranks_of(room)
+    ranks.put(ranked("a", "b"))
+    room.add("a", "b")
+    for queued in (room.take(), room.take()):
+        room.queue.activate([queued.pod])
+        room.queue.return_failed(queued, rejectors={"Fit"})
+    assert room.queue.counts()["backoff"] == 2
+    ranks.put(ranked("b", "a"))
+    room.queue.resort(ranked("a", "b"), ranked("b", "a"))
+    assert room.names() == ["b", "a"]
 
 
 def test_pods_of_all_profiles_share_the_queue():

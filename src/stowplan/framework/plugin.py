@@ -207,7 +207,9 @@ class Plugin:
     def queue_sort(self, queued: Queued) -> SortKey:
         """Return the key by which waiting pods are sorted; the lowest is attempted first.
 
-        All profiles share one queue and one plugin that sorts it. All keys must be comparable.
+        All profiles share one queue and one plugin that sorts it. All keys must be comparable. Keys are kept:
+        a pod is sorted again when it changes, when it is requeued, and when an object of a kind in `watches`
+        changes.
         """
         return 0
 
@@ -389,6 +391,17 @@ class AwaitingPlugin(Plugin):
         After a change of such a pod, `queueing_hint` is called only if it matches one before or after it, or
         if it is deleted and had required anti-affinity, which may have kept the waiting pod away. A class
         that overrides `queueing_hint` must override this, too.
+        """
+        return None
+
+
+class SortingPlugin(Plugin):
+    """A plugin whose `queue_sort` depends on objects, and that knows which of them matter to which pods."""
+
+    def pods_to_sort_again(self, old: Any, new: Any) -> Iterable[Pod] | None:
+        """Pods whose keys may be others after a change of an object of a kind in `watches`; None for all.
+
+        Called after each such change. Without this method all waiting pods are sorted again.
         """
         return None
 

@@ -21,7 +21,7 @@ from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
 from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
-from stowplan.framework.plugin import is_trusted
+from stowplan.framework.plugin import SortingPlugin, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.sealed import seal_queued
 from stowplan.queue.waiting import (
@@ -94,6 +94,8 @@ class SchedulingQueue:
         }
         self._pods: dict[str, QueuedPod] = {}
         self._counts = dict.fromkeys(Place, 0)
+        self._is_outdated = False
+        """Whether all keys are to be renewed before the next pod is taken out."""
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -114,8 +116,8 @@ class SchedulingQueue:
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """Keys are compared in it, too: that runs code of the plugin."""
         self._known_key: object = NO_KEY
-        self._active.reorder()
-        self._backoff.reorder()
+        self._sort_kinds = frozenset(plugin.watches)
+        self._sort_all()
         self.wake_all()
 
     def wake_all(self) -> None:
@@ -202,6 +204,27 @@ class SchedulingQueue:
             waiting = {queued: None for queued in waiting if only(queued.pod)}
         self._notify(waiting, change, label_of(event))
 
+    def resort(self, old: object, new: object) -> None:
+        """An object has changed: renew the keys of the pods whose order depends on it."""
+        if type(old if new is None else new) not in self._sort_kinds:
+            return
+        plugin, moved = self._sort_plugin, None
+        if isinstance(plugin, SortingPlugin) and plugin.comes_with_stowplan:
+            moved = plugin.pods_to_sort_again(old, new)
+        if moved is None:
+            self._is_outdated = True  # until the next pod is taken out: more objects may change before that
+            return
+        found = (self._pods.get(pod.uid) for pod in moved)
+        # In the order in which they came, which plugins may keep for those that belong together.
+        for queued in sorted((each for each in found if each), key=lambda each: each.timestamp):
+            if queued.place in _READY:
+                self._stores[queued.place].push(queued)
+
+    def _sort_all(self) -> None:
+        self._is_outdated = False
+        self._active.reorder()
+        self._backoff.reorder()
+
     # Attempts
 
     async def pop(self) -> QueuedPod | None:
@@ -216,6 +239,8 @@ class SchedulingQueue:
 
     def pop_nowait(self) -> QueuedPod | None:
         """The next pod to attempt, if any: an active one, or one in backoff that was rejected."""
+        if self._is_outdated:
+            self._sort_all()
         queued = self._active.first()
         if queued is None:
             queued = self._backoff.first_rejected() if self._counts[Place.BACKOFF] else None

@@ -186,6 +186,7 @@ class EventHandlers:
                 self._cluster.apply(new)
             else:
                 self._cluster.remove(old)
+            self._queue.resort(old, new)
             self._notify(old, new)
 
     def on_capacity_freed(self, pod: Pod) -> None:

@@ -7,10 +7,18 @@ members of a group at once, or none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from stowplan.api.groups import COSCHEDULING, KINDS_OF_FAMILY, VOLCANO, Group, GroupKey, task_of
-from stowplan.api.meta import parse_time
+from stowplan.api.groups import (
+    COSCHEDULING,
+    KINDS_OF_FAMILY,
+    VOLCANO,
+    Group,
+    GroupKey,
+    GroupObject,
+    task_of,
+)
+from stowplan.api.meta import Object, parse_time
 from stowplan.api.queues import HyperNode
 from stowplan.config.field_errors import child, invalid
 from stowplan.framework import (
@@ -24,6 +32,7 @@ from stowplan.framework import (
     SortKey,
     Status,
 )
+from stowplan.framework.plugin import SortingPlugin
 from stowplan.plugins.group_members import GroupPlugin
 
 
@@ -47,7 +56,7 @@ class CoschedulingArgs(PluginArgs):
             yield invalid(where, self.pod_group_reject_percentage, "must be between 0 and 100")
 
 
-class Coscheduling(GroupPlugin):
+class Coscheduling(GroupPlugin, SortingPlugin):
     args: CoschedulingArgs
     group_families = (COSCHEDULING, VOLCANO)
     enables = {"preFilter": ("preEnqueue",), "postFilter": (), "reserve": ()}
@@ -66,6 +75,13 @@ class Coscheduling(GroupPlugin):
         if group is not None and not queued.attempts and group.created:
             since = min(since, parse_time(group.created))
         return (-pod.priority, since, "" if key is None else str(key), pod.key)
+
+    def pods_to_sort_again(self, old: Object | None, new: Object | None) -> Iterable[Pod]:
+        item = old if new is None else new
+        if not isinstance(item, GroupObject):
+            return ()
+        times = [None if each is None else each.metadata.creation_timestamp for each in (old, new)]
+        return () if times[0] == times[1] else self.groups.members_of(item)
 
     def check_group(self, pod: Pod, key: GroupKey, group: Group | None) -> Status | None:
         if group is None:

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stowplan.framework import Handle, Plugin, Pod, Queued
-from stowplan.plugins.app_groups import WORKLOAD_LABEL, AppGroup, AppGroupArgs, AppGroups
+from stowplan.framework import Handle, Pod, Queued
+from stowplan.framework.plugin import SortingPlugin
+from stowplan.plugins.app_groups import GROUP_LABEL, WORKLOAD_LABEL, AppGroup, AppGroupArgs, AppGroups
 
 UNLISTED = -1
 """The place of a workload that its AppGroup does not list: before the others."""
@@ -28,7 +29,7 @@ class Waiting(NamedTuple):
     uids: set[str]
 
 
-class TopologicalSort(Plugin):
+class TopologicalSort(SortingPlugin):
     args: TopologicalSortArgs
     watches = (AppGroup,)
 
@@ -38,27 +39,38 @@ class TopologicalSort(Plugin):
         handle.watched(AppGroup).follow(self._follow)
         self._orders: dict[str, Mapping[str, int]] = {}
         """By AppGroup: the place of each workload."""
-        self._group_of: dict[str, str] = {}
-        """The AppGroups of the pods in the queue, by uid."""
+        self._group_of: dict[str, tuple[str, str]] = {}
+        """The AppGroup of each pod in the queue, by uid: its name, as labelled, and its key if it exists."""
+        self._naming: dict[str, dict[str, Pod]] = {}
+        """The same pods by this name, then by uid."""
         self._waiting: dict[str, Waiting] = {}
-        """The same pods by AppGroup."""
+        """Those with an AppGroup that exists, by its key."""
 
     def queue_sort(self, queued: Queued) -> tuple[int, float, str, int, float]:
         """Priority, then time. All pods of an AppGroup have the time of its first one, so that they are
         next to each other: by place, then by their own times."""
         pod, group = queued.pod, self._groups.find(queued.pod)
-        key = "" if group is None else group.key
-        if self._group_of.get(pod.uid, "") != key:
+        name, key = pod.labels.get(GROUP_LABEL, ""), "" if group is None else group.key
+        if self._group_of.get(pod.uid, ("", "")) != (name, key):
             self._leave(pod.uid)
+        if name:
+            self._group_of[pod.uid] = (name, key)
+            self._naming.setdefault(name, {})[pod.uid] = pod
         if group is None:
             return (-pod.priority, queued.timestamp, "", 0, queued.timestamp)
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = Waiting(queued.timestamp, set())
         waiting.uids.add(pod.uid)
-        self._group_of[pod.uid] = key
         place = self._order(group).get(pod.labels.get(WORKLOAD_LABEL, ""), UNLISTED)
         return (-pod.priority, waiting.since, key, place, queued.timestamp)
+
+    def pods_to_sort_again(self, old: AppGroup | None, new: AppGroup | None) -> tuple[Pod, ...]:
+        if old is not None and new is not None and _order_source(old) == _order_source(new):
+            return ()
+        item = old if new is None else new
+        assert item is not None
+        return tuple(self._naming.get(item.name, {}).values())
 
     def pod_updated(self, old: Pod, new: Pod) -> None:
         if new.node_name:
@@ -68,8 +80,12 @@ class TopologicalSort(Plugin):
         self._leave(pod.uid)
 
     def _leave(self, uid: str) -> None:
-        key = self._group_of.pop(uid, None)
-        if key is not None:
+        name, key = self._group_of.pop(uid, ("", ""))
+        if name:
+            del self._naming[name][uid]
+            if not self._naming[name]:
+                del self._naming[name]
+        if key:
             uids = self._waiting[key].uids
             uids.remove(uid)
             if not uids:
@@ -95,6 +111,11 @@ class TopologicalSort(Plugin):
                     self.handle.record_event(group, "Warning", "CyclicAppGroup", text)
             self._orders[group.key] = found
         return found
+
+
+def _order_source(group: AppGroup) -> tuple[object, ...]:
+    """What the order of its pods is made from."""
+    return (group.spec.workloads, group.status.topology_order)
 
 
 def sort_workloads(group: AppGroup) -> tuple[dict[str, int], list[str]]:

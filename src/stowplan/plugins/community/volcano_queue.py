@@ -24,7 +24,6 @@ from stowplan.framework import (
     Hint,
     NodeTable,
     Nomination,
-    Plugin,
     PluginArgs,
     Queued,
     Resource,
@@ -33,6 +32,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.handle import not_eligible, preemption_status
+from stowplan.framework.plugin import SortingPlugin
 from stowplan.plugins.priority_classes import PriorityClass
 from stowplan.plugins.queue_shares import (
     QueueNode,
@@ -256,7 +256,7 @@ def _listed(text: str, word: str, names: list[str]) -> str:
     return f"{text}: {', '.join(f'{word} {name}' for name in names)}"
 
 
-class VolcanoQueue(Plugin):
+class VolcanoQueue(SortingPlugin):
     args: VolcanoQueueArgs
     hints_by_group = True
     reports_gate = True
@@ -381,6 +381,13 @@ class VolcanoQueue(Plugin):
             priority = max(priority, book.priority_of(item.spec.priority_class_name))
         own = (-priority, is_ready, dominant_share, since, "" if key is None else str(key), pod.key)
         return (*book.rank(book.name_of(pod)), *own)
+
+    def pods_to_sort_again(self, old: Any, new: Any) -> Iterable[Pod] | None:
+        item = old if new is None else new
+        has_spec = isinstance(item, Queue | VolcanoPodGroup) and old is not None and new is not None
+        if has_spec and old.spec == new.spec:
+            return ()  # the status is written by ourselves, each time that something is placed
+        return self.book.groups.members_of(item) if isinstance(item, VolcanoPodGroup) else None
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         groups = self.book.groups
