@@ -6,7 +6,7 @@ import pytest
 from staging import feasible, nodes, plan, refusals
 
 from make import make_node, make_pod
-from stowplan.framework import Plugin, Status
+from stowplan.framework import Plugin, Reads, Reject, Status
 
 FULL = Status.unschedulable("Insufficient cpu")
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "9"}
@@ -52,6 +52,51 @@ def test_a_promise_can_be_moved_and_taken_back():
     assert refusals(found.decide(pod())) == {"b": FULL}
     nominations(found).remove(other)
     assert refusals(found.decide(pod())) == {}
+
+
+def test_a_nominated_pod_does_not_stand_in_its_own_way_among_equal_ones():
+    mine = pod("mine", priority=5)
+    found = planner((mine, "a"))
+    for _ in range(2):
+        assert refusals(found.decide(pod("equal", priority=5))) == {"a": FULL}
+        assert refusals(found.decide(mine)) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        pytest.param(make_pod("placed", node="b", requests={"cpu": "1"}), {"a"}, id="another node"),
+        pytest.param(make_pod("placed", node="b", requests={"cpu": "2"}), {"a", "b"}, id="a full node"),
+        pytest.param(make_node("a", allocatable=ROOM | {"cpu": "8"}), set(), id="a larger node"),
+        pytest.param(make_node("c", allocatable=ROOM), {"a"}, id="a new node"),
+    ],
+)
+def test_room_is_looked_for_again_after_a_change(change, refused):
+    found = planner((pod("other", priority=9), "a"))
+    assert refusals(found.decide(pod())).keys() == {"a"}
+    found.cluster.apply(change)
+    assert refusals(found.decide(pod())).keys() == refused
+
+
+def test_pods_of_a_kind_are_tried_only_once_beside_the_same_nominated_pods():
+    asked = []
+
+    class Watching(Plugin):
+        reads = Reads.USAGE
+
+        def sign_pod(self, pod):
+            return pod.labels.get("kind")
+
+        def filter_nodes(self, state, pod, nodes):
+            asked.append(len(nodes))
+            yield Reject(nodes.pod_count > 1, "crowded")
+
+    found = planner((pod("other", priority=9), "a"), plugins=(Watching,))
+    found.cluster.apply(make_pod("running", node="a"))
+    for number, kind in enumerate("xxyx"):
+        decision = found.decide(pod(f"new{number}", labels={"kind": kind}))
+        assert refusals(decision) == {"a": Status.unschedulable("crowded")}
+    assert asked == [2, 1, 2, 1]
 
 
 class Partner(Plugin):

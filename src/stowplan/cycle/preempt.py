@@ -16,11 +16,18 @@ import numpy as np
 from stowplan.api.pod import Pod
 from stowplan.api.workloads import PodDisruptionBudget
 from stowplan.cluster.cluster import ObjectStore
-from stowplan.cluster.columns import Columns, distinct
+from stowplan.cluster.columns import distinct
 from stowplan.cluster.live_nodes import LiveNodeTable
-from stowplan.cluster.node_table import NodeTable
 from stowplan.cycle.steps import run_filters
-from stowplan.cycle.trials import FEW, try_apart, try_in_turn, try_plainly, try_together
+from stowplan.cycle.trials import (
+    FEW,
+    kind_of,
+    no_columns,
+    try_apart,
+    try_in_turn,
+    try_plainly,
+    try_together,
+)
 from stowplan.cycle.victims import (
     NO_RANKS,
     NO_VICTIMS,
@@ -77,7 +84,7 @@ def preempt(
     if may_evict is not None and ranks:  # all of a group that is evicted as a whole, or none of it
         wholes = [{each.uid for each in groups.placed(key)} for key in groups.whole()]
         may_evict = may_evict.difference(*(members for members in wholes if not members <= may_evict))
-    kind, candidates = kind_of(profile, state, pod, order), state.find(Candidates)
+    kind, candidates = kind_of(profile, state, pod), state.find(Candidates)
     if kind is None or candidates is not None or ranks or may_evict is not None:
         budgets = Budgets(profile.handle.cluster.pdbs)
         preemptor = Preemptor(profile, state, pod, budgets, ranks, may_evict, order)
@@ -94,7 +101,7 @@ def preempt(
     memory = Memory.of(live, profile.handle.cluster.pdbs, nominations)
     preemptor = Preemptor(profile, state, pod, memory.budgets, order=order)
     search = _search(preemptor, rows, wanted)
-    prospects = memory.prospects(kind, len(live))
+    prospects = memory.prospects((order.version, kind), len(live))
     # Its own nomination counts for all pods of its kind but this one.
     own = live.row_of(nominations.node_of(pod) or "")
     if own is not None:
@@ -239,19 +246,6 @@ NOT_REJECTED = -1
 MEMORY = "preemption"
 
 
-def kind_of(profile: Profile, state: CycleState, pod: Pod, order: VictimOrder) -> Hashable | None:
-    """A key that is equal for pods with the same prospects; None if these cannot be cached."""
-    steps = [step for step in profile.filters if step.name not in state.skipped_filters]
-    if any(not (step.is_cached and step.takes_columns) for step in steps):
-        return None
-    try:
-        kind = (order.version, pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
-        hash(kind)
-    except BaseException:  # who asks the plugin for its answer will say what is wrong with it
-        return None
-    return kind
-
-
 class Prospects:
     """The prospects of pods of one kind, for rows that were computed and have not changed since."""
 
@@ -321,7 +315,7 @@ class Memory:
     def of(
         cls, live: LiveNodeTable, budgets: ObjectStore[PodDisruptionBudget], nominations: Nominations
     ) -> Memory:
-        found: Memory = live.keep(MEMORY, _no_columns, finish=lambda columns: cls())
+        found: Memory = live.keep(MEMORY, no_columns, finish=lambda columns: cls())
         found._follow(live, budgets)
         found._follow_nominations(live, nominations)
         return found
@@ -358,8 +352,3 @@ class Memory:
         rows = [row for name in names if (row := live.row_of(name)) is not None]
         for prospects in self._kinds.values() if rows else ():
             prospects.known[rows] = False
-
-
-def _no_columns(nodes: NodeTable) -> Columns:
-    """An empty column: the table itself caches nothing for a row."""
-    return (np.zeros(len(nodes), np.bool_),)

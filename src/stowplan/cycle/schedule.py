@@ -452,10 +452,10 @@ class Cycle:
         errors = _errors(decision, rejections)
         if errors and sampling is None:
             _fail(decision, errors)
-        if decision.overruled or sampling is not None:
+        if sampling is not None:
             feasible = _thin_out(decision, table, sampling, errors, rejected_before)
         else:
-            feasible = profile.feasible(decision.filters, table.rows)
+            feasible = profile.feasible(decision.filters, table.rows, decision.overruled)
         decision.feasible = feasible
         if feasible is table.rows:
             return table if len(table) else None
@@ -507,19 +507,18 @@ def _fail(decision: Decision, errors: dict[int, Status]) -> NoReturn:
 def _thin_out(
     decision: Decision,
     table: NodeTable,
-    sampling: Sampling | None,
+    sampling: Sampling,
     errors: dict[int, Status],
     rejected_before: Sequence[int],
 ) -> Rows:
-    """The feasible nodes without those overruled, and without those that a sample does not come to."""
+    """The feasible nodes without those that a sample does not come to."""
     passing = ~decision.rejected_rows()
-    if sampling is not None:
-        looked_at, first_error = sampling.look(table, passing, errors, rejected_before)
-        if first_error is not None:
-            _fail(decision, {first_error: errors[first_error]})
-        if sampling.is_partial:
-            decision.not_looked_at = ~looked_at
-            passing &= looked_at
+    looked_at, first_error = sampling.look(table, passing, errors, rejected_before)
+    if first_error is not None:
+        _fail(decision, {first_error: errors[first_error]})
+    if sampling.is_partial:
+        decision.not_looked_at = ~looked_at
+        passing &= looked_at
     return table.rows[passing]
 
 

@@ -7,13 +7,14 @@ a handful of nodes is tried in plain numbers, which is faster. Otherwise nodes a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.pod import Pod
-from stowplan.cluster.columns import Mask, Rows
+from stowplan.cluster.columns import Columns, Mask, Rows
+from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.cluster.node_table import NodeSubset, NodeTable
 from stowplan.cluster.trial_table import TrialTable
 from stowplan.cycle.errors import CycleError, failure
@@ -318,35 +319,119 @@ def overrule_for_nominated(
     profile: Profile, state: CycleState, decision: Decision, nodes: NodeTable, nominations: Nominations
 ) -> None:
     """Reject nodes where the pod would not fit together with the pods nominated to them."""
+    tries_many = profile.told <= state.skipped_filters and all(
+        step.tries_many or not step.takes_columns or step.name in state.skipped_filters
+        for step in profile.filters
+    )
+    # A pod's own nomination counts for all pods of its kind but this one.
+    if not tries_many or nodes is not nodes.live or nominations.node_of(decision.pod) is not None:
+        decision.overruled = _find_overruled(profile, state, decision, nodes, nominations, tries_many)
+        return
+    kind = kind_of(profile, state, decision.pod)
+    known = None if kind is None else KnownOverruled.of(nodes.live, nominations).by_kind
+    if known is None or kind not in known:
+        decision.overruled = _find_overruled(profile, state, decision, nodes, nominations, tries_many)
+        if known is None or any(status.code is Code.ERROR for status in decision.overruled.values()):
+            return  # what failed may well succeed the next time
+        if len(known) >= MAX_KINDS:
+            del known[next(iter(known))]
+        known[kind] = decision.overruled
+    decision.overruled = known[kind]
+
+
+def _find_overruled(
+    profile: Profile,
+    state: CycleState,
+    decision: Decision,
+    nodes: NodeTable,
+    nominations: Nominations,
+    tries_many: bool,
+) -> dict[int, Status]:
+    """The statuses of such nodes, by place in `nodes`."""
     pod, live = decision.pod, nodes.live
     slots, rows = nominations.ahead_of(pod, live)
     if nodes is not live:
         is_inside = np.zeros(len(live), np.bool_)
         is_inside[nodes.rows] = True
         slots, rows = slots[is_inside[rows]], rows[is_inside[rows]]
+    found: dict[int, Status] = {}
     if not len(slots):
-        return
+        return found
     is_promised = np.zeros(len(live), np.bool_)
     is_promised[rows] = True
     promised = np.flatnonzero(is_promised)
     places = promised if nodes is live else np.flatnonzero(is_promised[nodes.rows])
     if nodes is not live:
         promised = nodes.rows[places]
-    if profile.told <= state.skipped_filters and all(
-        step.tries_many or not step.takes_columns or step.name in state.skipped_filters
-        for step in profile.filters
-    ):
+    if tries_many:
         trial = TrialTable(live, promised)
         trial.add_nominated(nominations.pods, slots, rows)
         overruled = run_filters(profile, state, pod, trial)
         for at, statuses in _unlike(decision.filters, overruled, places):
-            decision.overruled.update(zip(places[at].tolist(), statuses, strict=True))
+            found.update(zip(places[at].tolist(), statuses, strict=True))
     else:
         for place, row in zip(places.tolist(), promised.tolist(), strict=True):
             ahead = nominations.ahead_on(live.names[row], pod)
             status = rejection_with(profile, state, pod, live.take([row]), ahead)
             if status is not None:
-                decision.overruled[place] = status
+                found[place] = status
+    return found
+
+
+MAX_KINDS = 16
+"""Kinds of pods for which it is known at a time where nominated pods leave them no room."""
+KNOWN = "overruled"
+
+
+class KnownOverruled:
+    """Where nominated pods leave no room for pods of a kind, until one of these nodes or pods changes.
+
+    A wave of pods is decided while a few others wait for their victims to leave: each of its pods would be
+    tried on the same nodes, which have not changed.
+    """
+
+    def __init__(self) -> None:
+        self.by_kind: dict[Hashable, dict[int, Status]] = {}
+        self._nominations: Nominations | None = None
+        self._nominated = 0
+        self._promised: frozenset[int] = frozenset()
+        """The rows that pods are nominated to."""
+        self._positions = (0, 0)
+
+    @classmethod
+    def of(cls, live: LiveNodeTable, nominations: Nominations) -> KnownOverruled:
+        found: KnownOverruled = live.keep(KNOWN, no_columns, finish=lambda columns: cls())
+        found._follow(live, nominations)
+        return found
+
+    def _follow(self, live: LiveNodeTable, nominations: Nominations) -> None:
+        logs = live.kept.node_changes, live.kept.usage_changes
+        changed = [log.since(position) for log, position in zip(logs, self._positions, strict=True)]
+        self._positions = logs[0].position, logs[1].position
+        if nominations is not self._nominations or nominations.changes.position != self._nominated:
+            self._nominations, self._nominated = nominations, nominations.changes.position
+            self._promised = frozenset(np.flatnonzero(nominations.counts(live)).tolist())
+            self.by_kind.clear()
+        elif any(rows is None or not self._promised.isdisjoint(rows) for rows in changed):
+            self.by_kind.clear()
+
+
+def no_columns(nodes: NodeTable) -> Columns:
+    """An empty column: the table itself caches nothing for a row."""
+    return (np.zeros(len(nodes), np.bool_),)
+
+
+def kind_of(profile: Profile, state: CycleState, pod: Pod) -> Hashable | None:
+    """A key that is equal for pods that all filters answer alike; None if their answers cannot be cached."""
+    steps = [step for step in profile.filters if step.name not in state.skipped_filters]
+    if any(not (step.is_cached and step.takes_columns) for step in steps):
+        return None
+    try:
+        kind = (pod.priority, *((step.plugin.serial, step.sign(pod)) for step in steps))
+        hash(kind)
+    except BaseException:  # who asks the plugin for its answer will say what is wrong with it
+        return None
+    return kind
 
 
 def _unlike(plain: Rejections, trial: Rejections, places: Rows) -> Iterator[tuple[Rows, Sequence[Status]]]:

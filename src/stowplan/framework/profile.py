@@ -23,6 +23,7 @@ from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.sealed import seal_decision, seal_nodes, seal_scores, sealed_handle
 from stowplan.framework.state import CycleState
+from stowplan.framework.status import Status
 
 EXTENDER = "Extender"
 """Stands for all extenders among the plugins of a decision, and among a pod's rejectors."""
@@ -130,7 +131,7 @@ class Profile:
         self._at = {
             point: tuple((name, self.plugins[name]) for name in names) for point, names in self.points.items()
         }
-        self._feasible: dict[tuple[int, ...], tuple[tuple[Verdicts | Statuses, ...], Rows, Rows]] = {}
+        self._feasible: dict[tuple[int, ...], tuple[tuple[object, ...], Rows, Rows]] = {}
         self.pre_filters = [
             (name, plugin, seal_nodes(plugin, plugin.pre_filter)) for name, plugin in self.at("preFilter")
         ]
@@ -200,19 +201,26 @@ class Profile:
             step.weight = weight
         self.total_type = _total_type(self.scores)
 
-    def feasible(self, rejections: list[Verdicts | Statuses], rows: Rows) -> Rows:
-        """The rows that no filter rejected. Equal answers give the identical array, for caching."""
-        if not rejections:
+    def feasible(
+        self, rejections: list[Verdicts | Statuses], rows: Rows, overruled: Mapping[int, Status]
+    ) -> Rows:
+        """The rows that no filter rejected and that are not overruled, given by their places.
+
+        The same answers give the identical array, for caching.
+        """
+        if not rejections and not overruled:
             return rows
-        key = tuple(map(id, rejections))
+        answers = (*rejections, overruled) if overruled else tuple(rejections)
+        key = tuple(map(id, answers))
         found = self._feasible.get(key)
         if found is None or found[1] is not rows:
-            rejected = rejections[0].fails
-            for each in rejections[1:]:
-                rejected = rejected | each.fails
+            passing = np.ones(len(rows), np.bool_)
+            for each in rejections:
+                passing &= ~each.fails
+            passing[list(overruled)] = False
             if len(self._feasible) > 64:
                 self._feasible.clear()
-            found = self._feasible[key] = (tuple(rejections), rows, rows[~rejected])
+            found = self._feasible[key] = (answers, rows, rows[passing])
         return found[2]
 
     def at(self, point: str) -> Sequence[tuple[str, Plugin]]:
