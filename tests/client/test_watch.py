@@ -259,7 +259,9 @@ def misread(name, version, **fields):
     return item | {"spec": {"taints": f"none at {version}"} | fields}
 
 
-async def test_an_object_that_stays_unreadable_is_reported_once(server: ScriptedServer, api: ApiClient):
+async def test_an_object_that_stays_unreadable_is_reported_once(
+    server: ScriptedServer, api: ApiClient, caplog
+):
     server.lists = [page(misread("n1", 5), version=10)]
     changes = [misread("n1", version) for version in range(11, 21)]
     changes.append(misread("n1", 21, taints=[], unschedulable="no"))
@@ -275,6 +277,8 @@ async def test_an_object_that_stays_unreadable_is_reported_once(server: Scripted
         ("21", "spec.unschedulable"),
         ("23", "spec.taints"),
     ]
+    logged = [each.fields["err"] for each in caplog.records if each.getMessage() == "Object cannot be read"]
+    assert logged == [each.fault for each in reported]
 
 
 async def test_hundreds_of_unreadable_objects_are_not_reported_one_by_one(

@@ -305,6 +305,21 @@ async def test_what_does_not_change_the_order_costs_nothing_for_each_pod_in_the_
         assert plugin.pods_to_sort_again(None, OTHER) == ()
 
 
+async def test_a_cycle_that_a_standby_has_seen_is_reported_once_it_leads():
+    async with staged(config={"profiles": config()["profiles"]}) as stage:
+        stage.is_leading = False
+        cyclic = app_group("shop", workload("cart", "redis"), workload("redis", "cart"))
+        stage.scheduler.handlers.on_event("added", None, cyclic)
+        stage.see(queued_pod("cart"))
+        await stage.settle()
+        assert stage.notes("CyclicAppGroup") == []
+        stage.is_leading = True
+        stage.scheduler.start()
+        await stage.settle()
+        (text,) = stage.notes("CyclicAppGroup")
+        assert text.startswith("workloads cart, redis depend on each other in a cycle")
+
+
 async def test_on_a_cluster_with_groups_and_without_their_definition():
     pod = {"containers": [{"name": "main", "image": "web"}]}
     labels = {GROUP_LABEL: "shop", WORKLOAD_LABEL: "front"}

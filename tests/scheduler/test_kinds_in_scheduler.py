@@ -99,15 +99,21 @@ class Lists:
 
 @asynccontextmanager
 async def running(
-    api: Lists, decisions: Decisions | None = None, plugin: type[Plugin] = WhenServed
+    api: Lists,
+    decisions: Decisions | None = None,
+    plugin: type[Plugin] = WhenServed,
+    leads: asyncio.Event | None = None,
 ) -> AsyncIterator[Scheduler]:
+    """With `leads` it is a standby until that is set and `start` is called."""
     registry = Registry.installed(classes={"WhenServed": plugin})
     plugins = {"multiPoint": {"enabled": [{"name": "WhenServed"}]}}
     profiles = [{"schedulerName": name, "plugins": plugins} for name in NAMES]
     config = load({**VERSION, "profiles": profiles}, registry).config
-    settings = Settings(registry=registry, decisions=decisions)
+    is_leading = (lambda: True) if leads is None else leads.is_set
+    settings = Settings(registry=registry, decisions=decisions, is_leading=is_leading)
     scheduler = Scheduler(config, api, api, settings)  # type: ignore[arg-type]
-    scheduler.start()
+    if leads is None:
+        scheduler.start()
     task = asyncio.create_task(scheduler.run())
     try:
         yield scheduler
@@ -196,3 +202,18 @@ async def test_an_object_that_cannot_be_read_is_named_in_decisions_and_in_an_eve
         }  # fmt: skip
         assert event["note"].startswith("Rack r1: height: ")
         assert event["note"].endswith("; plugins that watch it act as if it did not exist")
+
+
+@in_virtual_time
+async def test_an_object_that_a_standby_cannot_read_is_reported_once_it_leads():
+    api, leads = Lists(), asyncio.Event()
+    api.missing.clear()
+    api.lists["racks"] = [{"metadata": {"name": "r1", "uid": "7", "resourceVersion": "1"}, "height": "tall"}]
+    async with running(api, leads=leads) as scheduler:
+        await asyncio.sleep(20)
+        assert scheduler.is_synced
+        assert api.events == []
+        leads.set()
+        scheduler.start()
+        await asyncio.sleep(20)
+        assert [each["reason"] for each in api.events].count("UnreadableObject") == 1

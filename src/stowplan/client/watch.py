@@ -555,12 +555,13 @@ class Reflector:
             return Identity()
 
     def _note_fault(self, key: str, found: UnreadableObject) -> None:
-        log.error("Object cannot be read", found.fault, resource=self.resource.name, object=key)
         known, self.unreadable[key] = self.unreadable.get(key), found
         self._on_unreadable(self.resource.name, len(self.unreadable))
         is_new = known is None or (known.uid, known.fault.field) != (found.uid, found.fault.field)
-        if is_new and len(self.unreadable) <= MAX_REPORTED:
-            self._on_fault(found)
+        if is_new:
+            log.error("Object cannot be read", found.fault, resource=self.resource.name, object=key)
+            if len(self.unreadable) <= MAX_REPORTED:
+                self._on_fault(found)
 
     def _forget_fault(self, key: str) -> None:
         if self.unreadable and self.unreadable.pop(key, None) is not None:

@@ -28,8 +28,13 @@ UNCHANGED: None = None
 NOBODY = ""
 GATED_SECONDS = 2.0
 """A pod that waits for the rest of its group says so after this time."""
+MAX_KEPT = 1000
+"""So many events of plugins are kept by a scheduler that does not lead."""
 MAX_MESSAGE_BYTES = 2**18
 """kube-scheduler writes any message, but an API server rejects a pod that grows past about 1.5 MB by it."""
+
+PluginEvent = tuple[str, Pod | CustomResource, Literal["Normal", "Warning"], str, str]
+"""Profile, object, type, reason and note."""
 
 
 class PodReporter:
@@ -37,6 +42,8 @@ class PodReporter:
 
     def __init__(self, shared: Shared, recorders: Mapping[str, EventRecorder]) -> None:
         self._shared, self.recorders = shared, recorders
+        self._kept: dict[tuple[str, str], PluginEvent] = {}
+        """Events of plugins that await that we lead: the last of each object and reason."""
         self.gated: dict[str, float] = {}
         """Since when pods of groups are held back, by uid."""
 
@@ -54,9 +61,31 @@ class PodReporter:
     def record_for_plugin(
         self, profile: str, item: Pod | Object, kind: Literal["Normal", "Warning"], reason: str, note: str
     ) -> None:
-        """Record an event of a plugin, which every scheduler runs but only the leader reports."""
+        """Record an event of a plugin, which every scheduler runs but only the leader reports.
+
+        A plugin reports an object once, when it sees it, so that a standby must keep what is reported.
+        """
         if self._shared.is_leading():
             self.record(profile, item, kind, reason, note)
+        elif isinstance(item, Pod | CustomResource):
+            key = (item.uid if isinstance(item, Pod) else item.metadata.uid, reason)
+            self._kept.pop(key, None)
+            if len(self._kept) >= MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = (profile, item, kind, reason, truncate(note))
+
+    def record_kept(self) -> None:
+        """Record what plugins have reported before we led, as far as it can still be true."""
+        kept, self._kept = self._kept, {}
+        for event in kept.values():
+            if self._is_as_reported(event[1]):
+                self.record(*event)
+
+    def _is_as_reported(self, item: Pod | CustomResource) -> bool:
+        if isinstance(item, Pod):
+            return item.uid in self._shared.pending
+        known = self._shared.cluster.stored(item)
+        return isinstance(known, CustomResource) and _content(known) == _content(item)
 
     def report_fault(self, pod: Pod, error: PluginError) -> None:
         """Report that a plugin failed while the pod was put into the queue, so that it is not attempted."""
@@ -327,6 +356,13 @@ class Evictor:
         if group_uid:
             note = f"Preempted by podgroup {group_uid} on node cluster"
         self._reporter.record(name, victim, "Normal", "Preempted", note, "Preempting")
+
+
+def _content(item: CustomResource) -> tuple[object, ...]:
+    """What people write into an object: not its status, if that is a subresource."""
+    left_out = ("metadata", "status") if item.definition.has_status else ("metadata",)
+    fields = [getattr(item, name) for name in item.__struct_fields__ if name not in left_out]
+    return (item.metadata.uid, item.metadata.annotations, *fields)
 
 
 def _keeps_nomination(decision: Decision) -> bool:

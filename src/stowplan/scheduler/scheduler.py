@@ -252,6 +252,7 @@ class Scheduler:
             self._reporter.report_unreadable(pod)
         for kind, found in self.follower.kinds.unreadable:
             self._reporter.report_unreadable_object(kind, found)
+        self._reporter.record_kept()
 
     async def run(self) -> None:
         """Run until cancelled."""
