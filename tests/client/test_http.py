@@ -11,7 +11,8 @@ import pytest
 from api_server import ScriptedServer, answer, serving
 
 from certificates import Authority, server_context
-from stowplan.client.connection import HttpPool, tls_context
+from stowplan.client.api import ApiClient
+from stowplan.client.connection import Connection, HttpPool, tls_context
 from stowplan.client.errors import Unreachable
 from stowplan.errors import InputError
 
@@ -133,6 +134,53 @@ async def test_a_connection_is_used_again(server: ScriptedServer):
         assert len(ports) == 1
         await asyncio.gather(get(pool), get(pool))
         assert server.from_port not in ports
+
+
+async def test_a_pool_beside_another_uses_its_connections_and_leaves_them_open(server: ScriptedServer):
+    server.answers = [answer({})] * 4
+    async with pool_of(server.url) as pool:
+        await get(pool)
+        port, beside = server.from_port, pool.beside()
+        await get(beside)
+        assert server.from_port == port
+        await beside.close()
+        await get(pool)
+        assert server.from_port == port
+        beside.drop_idle()
+        await get(pool)
+        assert server.from_port != port
+
+
+async def test_a_client_beside_another_uses_its_connections(server: ScriptedServer):
+    server.answers = [answer({})] * 2
+    where = Connection(server.url)
+    async with ApiClient(where) as api, ApiClient(where, beside=api) as events_api:
+        await api.request("GET", "/")
+        port = server.from_port
+        await events_api.request("GET", "/")
+        assert server.from_port == port
+
+
+async def test_a_pool_beside_another_has_a_limit_of_its_own():
+    arrived, may_answer = list[object](), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            arrived.append(writer)
+            await may_answer.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with talking(talk) as place, pool_of(f"http://{place}") as pool, asyncio.timeout(5):
+        requests = [asyncio.create_task(get(pool)) for _ in range(pool.at_once + 1)]
+        while len(arrived) < pool.at_once:
+            await asyncio.sleep(0.01)
+        requests.append(asyncio.create_task(get(pool.beside())))
+        while len(arrived) < pool.at_once + 1:
+            await asyncio.sleep(0.01)
+        may_answer.set()
+        await asyncio.gather(*requests)
 
 
 async def test_connections_opened_ahead_are_used(server: ScriptedServer):

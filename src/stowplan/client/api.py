@@ -263,6 +263,7 @@ class ApiClient:
     `may_write` is asked at the last moment before a request that changes something, after all waiting for
     its turn; if it says no, the request is not sent but is a NotAllowed. With `uses_protobuf`, bindings and
     events are sent as protobuf once the server has answered in it, which saves it a tenth of the CPU.
+    `beside` is another client of the same server, open for longer, whose connections are used.
     """
 
     def __init__(
@@ -276,8 +277,10 @@ class ApiClient:
         stored: Callable[[Object], Object | None] = lambda item: None,
         may_write: Callable[[], bool] = lambda: True,
         uses_protobuf: bool = False,
+        beside: ApiClient | None = None,
     ) -> None:
         self.connection, self.timeout, self.stored = connection, timeout, stored
+        self._beside = beside
         self._may_write = may_write
         self._asks_for_protobuf, self._sends_protobuf = uses_protobuf, False
         self._limit = RateLimit(qps, burst)
@@ -287,7 +290,8 @@ class ApiClient:
         self._answers: OrderedDict[tuple[type, str], Object] = OrderedDict()
 
     async def __aenter__(self) -> ApiClient:
-        self._pool = self.connection.open()
+        beside = self._beside
+        self._pool = self.connection.open() if beside is None else beside._open_pool().beside()
         return self
 
     async def __aexit__(

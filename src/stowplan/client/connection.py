@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from copy import copy
 from ipaddress import ip_address, ip_network
 from time import monotonic
 from typing import Protocol
@@ -83,6 +84,10 @@ class Pool(Protocol):
 
     def drop_idle(self) -> None:
         """Close idle connections, so that the next requests open new ones: the old ones may be dead."""
+        ...
+
+    def beside(self) -> Pool:
+        """A pool with a limit of its own that uses the same connections, as long as this one is open."""
         ...
 
     async def close(self) -> None: ...
@@ -179,6 +184,7 @@ class HttpPool:
         self._idle: list[Channel] = []
         self._open: set[Channel] = set()
         self._capacity = AdaptiveSemaphore()
+        self._closes_connections = True
 
     @property
     def at_once(self) -> int:
@@ -246,10 +252,15 @@ class HttpPool:
         kept = [channel for channel in self._idle if channel.heard_at >= heard_before]
         for channel in set(self._idle).difference(kept):
             channel.abort()
-        self._idle = kept
+        self._idle[:] = kept
+
+    def beside(self) -> HttpPool:
+        found = copy(self)  # with the same lists of connections
+        found._capacity, found._closes_connections = AdaptiveSemaphore(), False
+        return found
 
     async def close(self) -> None:
-        channels = list(self._open)
+        channels = list(self._open) if self._closes_connections else []
         for channel in channels:
             channel.abort()
         if channels:

@@ -75,6 +75,9 @@ class _Calls:
     def drop_idle(self) -> None:
         """There are no connections."""
 
+    def beside(self) -> Pool:
+        return self
+
     async def close(self) -> None:
         """There is nothing to close."""
 

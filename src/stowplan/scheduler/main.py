@@ -172,20 +172,17 @@ class Service:
         async with AsyncExitStack() as stack:
             stack.enter_context(self._journal())
             client = self.options.config.client_connection
-            api, events_api = [
-                await stack.enter_async_context(
-                    MeasuredClient(
-                        connection,
-                        self.metrics,
-                        qps=client.qps,
-                        burst=client.burst,
-                        user_agent="stowplan/scheduler",
-                        may_write=may_write,
-                        uses_protobuf=client.content_type == PROTOBUF,
-                    )
-                )
-                for may_write in (self._is_leading, lambda: True)
-            ]
+            make_client = partial(
+                MeasuredClient,
+                connection,
+                self.metrics,
+                qps=client.qps,
+                burst=client.burst,
+                user_agent="stowplan/scheduler",
+                uses_protobuf=client.content_type == PROTOBUF,
+            )
+            api = await stack.enter_async_context(make_client(may_write=self._is_leading))
+            events_api = await stack.enter_async_context(make_client(beside=api))
             deadline = self.options.config.leader_election.renew_deadline
             leases = await stack.enter_async_context(
                 MeasuredClient(

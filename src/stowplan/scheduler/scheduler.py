@@ -92,7 +92,6 @@ class Scheduler:
     ) -> None:
         settings = settings or Settings()
         shared = self.shared = _make_shared(api, settings)
-        self._events_api = events_api
         resolved = resolve_profiles(config, settings.registry)
         names = [each.scheduler_name for each in resolved]
         if PREEMPTION in config.gates:
@@ -287,8 +286,9 @@ class Scheduler:
         await self._started.wait()
         await self.follower.catch_up(self._started_at)
         self.run_controllers()
-        for api, count in ((self.shared.api, BIND_CONNECTIONS), (self._events_api, 1)):
-            self.shared.tasks.start(api.open_ahead(count), "connections for the first pods")
+        self.shared.tasks.start(
+            self.shared.api.open_ahead(BIND_CONNECTIONS), "connections for the first pods"
+        )
         log.log(0, "Starting to schedule", nodes=len(self.cluster.nodes), pods=len(self.handlers.pending))
         await self.loop.run()
 
