@@ -250,14 +250,39 @@ async def test_scenario_66_a_lone_pod_evicts_a_group_as_a_whole_or_not_at_all():
         assert stage.api.deleted == []
 
 
-def leaving(plain):
+PREEMPTED = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+
+
+def leaving(plain, condition=PREEMPTED):
     """A victim that takes its time to end."""
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
     return {
         **plain,
         "metadata": {**plain["metadata"], "deletionTimestamp": "2026-11-15T22:00:00Z"},
         "status": {"conditions": [condition]},
     }
+
+
+@pytest.mark.parametrize(
+    ("condition", "cordoned", "waits"),
+    [
+        pytest.param(PREEMPTED, False, True, id="evicted: wait for them"),
+        pytest.param(PREEMPTED | {"status": "False"}, False, False, id="a disruption that is off"),
+        pytest.param(PREEMPTED | {"reason": "DeletionByTaintManager"}, False, False, id="somebody else's"),
+        pytest.param(PREEMPTED, True, False, id="their node takes no pods any more"),
+    ],
+)
+async def test_a_group_waits_for_the_victims_on_its_nodes(condition, cordoned, waits):
+    """n1 was to be cleared for it; n2 has pods to evict, too."""
+    async with stage_of(WHOLE) as stage:
+        ending = [leaving(plain, condition) for plain in low_pods("a", "b")]
+        nodes = [node("n1", cpu="2", spec={"unschedulable": cordoned}), node("n2", cpu="2")]
+        nominated = [{**plain, "status": {"nominatedNodeName": "n1"}} for plain in members(2)]
+        others = low_pods("c", "d", on="n2")
+        stage.see(*nodes, *ending, *others, pod_group(least=2, priority=1000), *nominated)
+        await stage.settle()
+        assert (stage.api.deleted == []) == waits
+        if cordoned:
+            assert sorted(stage.api.deleted) == ["default/c", "default/d"]
 
 
 async def test_scenario_67_the_room_is_held_while_victims_end():

@@ -559,6 +559,16 @@ class Pod(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.deletion_timestamp is not None
 
     @property
+    def is_preempted(self) -> bool:
+        """Whether a scheduler has evicted it for another pod, and it is still there."""
+        disrupted = self.condition("DisruptionTarget") if self.is_terminating else None
+        return (
+            disrupted is not None
+            and disrupted.status == "True"
+            and disrupted.reason == "PreemptionByScheduler"
+        )
+
+    @property
     def is_finished(self) -> bool:
         """Whether it has ended: its phase is Succeeded or Failed."""
         return self.phase in ("Succeeded", "Failed")

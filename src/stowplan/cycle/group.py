@@ -225,7 +225,7 @@ class _GroupCycle:
             if explains and not self._has_network_topology:  # parity: such groups of Volcano do not preempt
                 first.preempt(within, self._needed if self._group.policy == "gang" else len(self._pods))
             if self._host.preempts_whole:
-                is_clearing = any(map(self._host.is_clearing, self._pods))
+                is_clearing = any(map(self._host.is_clearing, first.members.values()))
                 text = "" if is_clearing or not explains else first.preempt_whole(self._needed)
             makes_room = self._is_enough(first)
         finally:

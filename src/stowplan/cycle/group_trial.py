@@ -133,15 +133,10 @@ class GroupHost:
         pod = with_priority(decision.pod, self.group.priority)
         return self._preempting.preempt_for_group(decision.state, pod, decision)
 
-    def is_clearing(self, pod: Pod) -> bool:
+    def is_clearing(self, member: Member) -> bool:
         """Whether pods that were evicted for the member are still on their way out."""
-        node_name = pod.nominated_node_name or self.profile.handle.nominations.node_of(pod) or ""
-        row = self.nodes.row_of(node_name)
-        if row is None:
-            return False
-        leaving = (other for other in self.nodes.pods_on(row) if other.is_terminating)
-        reasons = (each.reason for other in leaving if (each := other.condition("DisruptionTarget")))
-        return "PreemptionByScheduler" in reasons
+        node_name = member.pod.nominated_node_name or self.profile.handle.nominations.node_of(member.pod)
+        return any(member.decision.victims_leaving(self.nodes, node_name))
 
     def take_off(self, victims: Iterable[Pod]) -> None:
         """Count these pods as evicted."""

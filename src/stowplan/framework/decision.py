@@ -15,6 +15,7 @@ from stowplan.framework.status import Code, Status
 
 if TYPE_CHECKING:  # a recorded decision is read without the rest of the engine
     from stowplan.cluster import NodeTable
+    from stowplan.cluster.live_nodes import LiveNodeTable
     from stowplan.framework.plugin import Mask
     from stowplan.framework.scores import Scores
     from stowplan.framework.state import CycleState
@@ -205,6 +206,15 @@ class Decision(Evidence):
         for place, status in self.overruled.items():
             codes[self.looked_at[place]] = status.code
         return codes
+
+    def victims_leaving(self, nodes: LiveNodeTable, node_name: str | None) -> Iterator[Pod]:
+        """The pods that were evicted from a node and are still there; none where the pod cannot use it then.
+
+        A pod that is nominated to the node waits for them, rather than have more pods evicted.
+        """
+        row = nodes.row_of(node_name) if node_name else None
+        if row is not None and self.codes()[row] != Code.UNRESOLVABLE:
+            yield from (other for other in nodes.pods_on(row) if other.is_preempted)
 
     def _status(self, place: int) -> Status | None:
         if place in self.overruled:

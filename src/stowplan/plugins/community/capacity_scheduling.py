@@ -17,7 +17,6 @@ from stowplan.cluster.cluster import ClusterView, Totals
 from stowplan.framework import (
     Action,
     ClusterEvent,
-    Code,
     CycleState,
     Decision,
     Handle,
@@ -34,7 +33,6 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.handle import not_eligible, preemption_status
-from stowplan.plugins.default.default_preemption import is_preempted
 from stowplan.plugins.group_members import not_alone
 from stowplan.plugins.quotas import (
     amounts_of,
@@ -311,7 +309,7 @@ class CapacityScheduling(Plugin):
             return not_eligible(refusal)
         if pod.spec.preemption_policy == "Never":
             return not_eligible("not eligible due to preemptionPolicy=Never.")
-        if self._is_clearing(pod, decision):
+        if any(decision.victims_leaving(self.handle.cluster.nodes, pod.nominated_node_name)):
             text = "not eligible due to a terminating pod on the nominated node."
             return not_eligible(text, keeps_nomination=True)
         groups = self.handle.cluster.groups
@@ -320,14 +318,6 @@ class CapacityScheduling(Plugin):
         if isinstance(answer, Status):
             return preemption_status(answer)
         return Nomination(answer.node_name, with_broken_gangs(groups, answer.victims))
-
-    def _is_clearing(self, pod: Pod, decision: Decision) -> bool:
-        """Whether pods that were evicted for this one are still leaving a node that it can use."""
-        nodes = self.handle.cluster.nodes
-        row = nodes.row_of(pod.nominated_node_name)
-        if row is None or decision.codes()[row] == Code.UNRESOLVABLE:
-            return False
-        return any(is_preempted(other) for other in nodes.pods_on(row))
 
     def _victims(self, pod: Pod) -> Callable[[list[Pod]], Iterator[Pod]]:
         """Chooses the pods of a node that may be evicted for this one."""

@@ -40,7 +40,7 @@ from stowplan.framework import (
 )
 from stowplan.framework.handle import not_eligible, preemption_status
 from stowplan.plugins.args import DefaultPreemptionArgs
-from stowplan.plugins.default.default_preemption import DefaultPreemption, is_leaving_for
+from stowplan.plugins.default.default_preemption import DefaultPreemption
 from stowplan.plugins.quotas import with_broken_gangs
 from stowplan.plugins.volumes import named_claims
 
@@ -138,7 +138,8 @@ class CrossNodePreemption(DefaultPreemption):
         pods = self.handle.cluster.nodes.pods.pods
         if not len(everywhere) and not by_key:
             return answer
-        if any(is_leaving_for(pod, pods[slot]) for slot in np.concatenate([everywhere, *by_key.values()])):
+        conflicting = [pods[slot] for slot in np.concatenate([everywhere, *by_key.values()])]
+        if any(other.priority < pod.priority and other.is_preempted for other in conflicting):
             text = "not eligible due to terminating pods that stand in the way on other nodes."
             return not_eligible(text, keeps_nomination=True)
         pools = [[pods[slot] for slot in pool] for pool in self._pools(decision, everywhere, by_key)]

@@ -9,7 +9,6 @@ from stowplan.errors import PluginError
 from stowplan.framework import (
     Action,
     ClusterEvent,
-    Code,
     CycleState,
     Decision,
     Hint,
@@ -75,11 +74,8 @@ class DefaultPreemption(GroupPreemptingPlugin):
             return rejection
         if pod.spec.preemption_policy == "Never":
             return "not eligible due to preemptionPolicy=Never."
-        nodes = self.handle.cluster.nodes
-        row = nodes.row_of(pod.nominated_node_name)
-        if row is None or decision.codes()[row] == Code.UNRESOLVABLE:
-            return ""
-        if any(is_leaving_for(pod, other) for other in nodes.pods_on(row)):
+        leaving = decision.victims_leaving(self.handle.cluster.nodes, pod.nominated_node_name)
+        if any(other.priority < pod.priority for other in leaving):
             return "not eligible due to a terminating pod on the nominated node."
         return ""
 
@@ -88,18 +84,3 @@ class DefaultPreemption(GroupPreemptingPlugin):
 
     def queueing_hint(self, pod: Pod, event: ClusterEvent, old: Any, new: Any) -> Hint:
         return Hint.SKIP  # the plugins that rejected the pod know what helps
-
-
-def is_leaving_for(pod: Pod, other: Pod) -> bool:
-    return other.priority < pod.priority and is_preempted(other)
-
-
-def is_preempted(pod: Pod) -> bool:
-    """Whether a scheduler has evicted the pod for another one, and it is still there."""
-    disrupted = pod.condition("DisruptionTarget")
-    return (
-        pod.is_terminating
-        and disrupted is not None
-        and disrupted.status == "True"
-        and disrupted.reason == "PreemptionByScheduler"
-    )
