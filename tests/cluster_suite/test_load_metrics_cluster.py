@@ -23,8 +23,10 @@ SHARES = {
     "swinging": ([0.05, 0.75] * 10, [0.2, 0.6] * 10),
     "busy": ([0.7, 0.8] * 10, [0.6] * 20),
     "broken": ([math.nan] * 20, [-0.5] * 20),
+    "silent": ([0.1] * 8, [0.3] * 8),
 }
-"""What of CPU and memory is in use, every 30 seconds. The last one counts as without metrics."""
+"""What of CPU and memory is in use, every 30 seconds. The last two count as without metrics: one has no numbers,
+and the other has stopped to report more than 5 minutes ago."""
 NODES = [
     make_node(name, allocatable={"cpu": "16", "memory": "64Gi", "pods": "110"})
     for name in (*SHARES, "unknown")
@@ -80,7 +82,8 @@ async def test_scores_follow_the_series(name, address):
         await until(lambda: plugin.source.reading == 1)
         found, loads = scores(planner), plugin.source.loads
     assert plugin.source.poller.fault == ""
-    assert found["broken"] == found["unknown"]
+    assert found["broken"] == found["silent"] == found["unknown"]
+    assert "silent" not in loads
     exact, other = planner_with(name, "http://127.0.0.1:1")
     other.source.loads = {}
     for node in ("steady", "swinging", "busy"):

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from load_stage import NOW, answer, cpu, fake_watcher, planner_of, served, stage_of
+from load_stage import (
+    NOW,
+    STALE,
+    WITHOUT_DATA,
+    Stage,
+    answer,
+    cpu,
+    fake_watcher,
+    planner_of,
+    served,
+    stage_of,
+)
 
 from certificates import Authority, server_context
 from fake_prometheus import running, until
@@ -40,11 +51,15 @@ async def read_with(plugin: Any) -> Collector:
 
 
 def prometheus_answer(query: str) -> str:
-    values = {"avg_over_time(instance:node_cpu:ratio[15m])": 0.25, "stddev_over_time(instance:node_cpu": 0.05}
+    values = {
+        "avg_over_time(instance:node_cpu:ratio[15m])": 0.25,
+        "stddev_over_time(instance:node_cpu": 0.05,
+        "max_over_time(timestamp(instance:node_cpu": NOW - 10,
+    }
     found = next((value for start, value in values.items() if query.startswith(start)), None)
     if found is None:
         return "{}"
-    result = [{"metric": {"instance": "a:9100"}, "value": [1, str(found)]}]
+    result = [{"metric": {"instance": "a:9100"}, "value": [NOW, str(found)]}]
     return json.dumps({"data": {"result": result}})
 
 
@@ -72,8 +87,10 @@ async def test_prometheus_is_asked_for_averages_and_one_bad_query_spoils_nothing
     assert [query for query, _ in seen] == [
         "avg_over_time(instance:node_cpu:ratio[15m])",
         "stddev_over_time(instance:node_cpu:ratio[15m])",
+        "max_over_time(timestamp(instance:node_cpu:ratio)[15m:30s])",
         "avg_over_time(instance:node_memory_utilisation:ratio[15m])",
         "stddev_over_time(instance:node_memory_utilisation:ratio[15m])",
+        "max_over_time(timestamp(instance:node_memory_utilisation:ratio)[15m:30s])",
     ]
     assert {header for _, header in seen} == {"Bearer secret"}
 
@@ -322,10 +339,12 @@ async def test_bad_values_of_prometheus_count_as_missing(value):
     """Series name nodes by a label, and by an address, as the arguments say."""
 
     async def respond(request: web.Request) -> web.Response:
-        if not request.query["query"].startswith("avg_over_time(cpu["):
+        if "(memory" in request.query["query"]:
             return web.json_response({"data": {"result": []}})
         rows = (("10.0.0.1:9100", "0.25"), ("10.0.0.2:9100", value))
-        result = [{"metric": {"host": host}, "value": [1, amount]} for host, amount in rows]
+        if "timestamp" in request.query["query"]:
+            rows = tuple((host, str(NOW)) for host, _ in rows)
+        result = [{"metric": {"host": host}, "value": [NOW, amount]} for host, amount in rows]
         return web.json_response({"data": {"result": result}})
 
     def at(name: str, address: str) -> NodeObject:
@@ -344,6 +363,154 @@ async def test_bad_values_of_prometheus_count_as_missing(value):
     assert math.isnan(source.load_of(nodes[1]).cpu)
     (note,) = made.decide(make_pod()).notes
     assert note == f"{NAME} has no data of b: such nodes get the median score of the others."
+
+
+class Series:
+    """A Prometheus with a CPU series for each of `shares`; nothing is known of memory.
+
+    `times` are those of the newest samples, and `at` is when Prometheus says that it has answered.
+    """
+
+    def __init__(self, *shares: tuple[dict[str, str], float], times: Any = (), at: float = NOW) -> None:
+        self.shares, self.times, self.at = shares, times, at
+
+    async def respond(self, request: web.Request) -> web.Response:
+        query, result = request.query["query"], []
+        if "node_cpu" in query and not query.startswith("stddev"):
+            is_time = query.startswith("max_over_time(timestamp(")
+            if is_time and self.times is None:
+                return web.json_response({"error": "no subqueries"}, status=400)
+            times = self.times or [NOW] * len(self.shares)
+            result = [
+                {"metric": labels, "value": [self.at, repr(time if is_time else share)]}
+                for (labels, share), time in zip(self.shares, times, strict=True)
+                if not is_time or time is not None
+            ]
+        return web.json_response({"data": {"result": result}})
+
+
+def instance(name: str, **labels: str) -> dict[str, str]:
+    return {"instance": name, **labels}
+
+
+async def decided(series: Series, *names: str) -> tuple[dict[str, int], str, tuple[str, ...], float, float]:
+    """Scores, the fault, what a decision says, and the counts of nodes without data and of stale data."""
+    async with fake_server(series.respond) as url:
+        args = {"metricProvider": {"type": "Prometheus", "address": url}}
+        stage = Stage(NAME, [make_node(name) for name in names], "", args)
+        source = await read_once(stage.planner)
+    notes = stage.planner.decide(make_pod()).notes
+    found = stage.scores(make_pod())
+    return found, source.poller.fault or "", notes, stage.counted(WITHOUT_DATA), stage.counted(STALE)
+
+
+THREE = ((instance("a"), 0.2), (instance("b"), 0.6), (instance("c"), 0.4))
+
+
+@pytest.mark.parametrize(
+    ("at", "fault"),
+    [
+        (
+            NOW - 301,
+            "Prometheus has answered as of more than 300 s ago: compare the clocks, and look for caches",
+        ),
+        (NOW + 61, "Prometheus has answered as of more than 60 s in the future: compare the clocks"),
+    ],
+)
+async def test_answers_of_prometheus_as_of_another_time_are_not_believed(at, fault):
+    found, said, notes, _, stale = await decided(Series(*THREE, at=at), "a", "b", "c")
+    assert found == {"a": 50, "b": 50, "c": 50}
+    assert said == fault
+    assert notes == (f"{NAME} gives every node 50: metrics of nodes were not read yet ({fault}).",)
+    assert stale == 1
+
+
+async def test_an_answer_of_prometheus_counts_as_of_the_time_that_it_says():
+    async with fake_server(Series(*THREE, at=NOW - 200).respond) as url:
+        args = {"metricProvider": {"type": "Prometheus", "address": url}}
+        stage = Stage(NAME, [make_node(name) for name in "abc"], "", args)
+        await read_once(stage.planner)
+    assert stage.scores(make_pod())["a"] > stage.scores(make_pod())["b"]
+    stage.time += 101
+    assert set(stage.scores(make_pod()).values()) == {50}
+
+
+@pytest.mark.parametrize(
+    "time",
+    [pytest.param(NOW - 301, id="old"), pytest.param(NOW + 61, id="future"), pytest.param(None, id="none")],
+)
+async def test_series_whose_newest_sample_is_not_current_count_as_missing(time):
+    """An average over 15 minutes goes on for 15 minutes after a node has stopped to report."""
+    series = Series(*THREE, times=[NOW, time, NOW - 300])
+    found, fault, notes, without, stale = await decided(series, "a", "b", "c")
+    exact, _, _, _, _ = await decided(Series(*THREE), "a", "b", "c")
+    assert (found["a"], found["c"]) == (exact["a"], exact["c"])
+    assert found["b"] == (found["a"] + found["c"]) // 2
+    assert found["b"] > exact["b"]
+    assert fault == ""
+    assert notes == (f"{NAME} has no data of b: such nodes get the median score of the others.",)
+    assert (without, stale) == (1, 0)
+
+
+async def test_series_that_all_are_old_make_nodes_equal():
+    found, fault, notes, _, stale = await decided(Series(*THREE, times=[NOW - 301] * 3), "a", "b", "c")
+    assert found == {"a": 50, "b": 50, "c": 50}
+    assert fault == "no series has a sample of the last 300 s"
+    assert notes == (f"{NAME} gives every node 50: metrics of nodes were not read yet ({fault}).",)
+    assert stale == 1
+
+
+async def test_the_series_of_an_exporter_that_was_replaced_does_not_count():
+    both = ((instance("a", pod="old"), 0.9), (instance("a", pod="new"), 0.2), (instance("b"), 0.2))
+    found, *_ = await decided(Series(*both, times=[NOW - 400, NOW, NOW]), "a", "b")
+    assert found["a"] == found["b"]
+
+
+async def test_a_prometheus_that_cannot_say_how_old_samples_are_is_believed_and_that_is_told():
+    found, fault, notes, _, _ = await decided(Series(*THREE, times=None), "a", "b", "c")
+    exact, *_ = await decided(Series(*THREE), "a", "b", "c")
+    assert found == exact
+    assert fault == "max_over_time(timestamp(instance:node_cpu:ratio)[15m:30s]): HTTP 400 no subqueries"
+    assert notes == (f"{NAME} does without a part of the metrics of nodes: {fault}.",)
+
+
+@pytest.mark.parametrize("timestamp", ["1970-01-12T14:46:30Z", "1970-01-12T12:46:30Z"])
+async def test_a_metrics_api_with_nothing_current_makes_nodes_equal(timestamp):
+    source = await read_api([usage("a", "1", "2Gi", timestamp), usage("b", "3", "2Gi", timestamp)], "a", "b")
+    assert source.poller.fault == "no item of the metrics API is of the last 300 s"
+    assert source.reading == 0
+
+
+async def test_the_metrics_api_counts_as_of_its_newest_item():
+    source = await read_api(
+        [usage("a", "1", "2Gi"), usage("b", "1", "2Gi", "1970-01-12T13:42:00Z")], "a", "b"
+    )
+    assert source.read_at == NOW - 10
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "window", "expected"),
+    [
+        pytest.param(NOW - 100, {"end": NOW - 50}, NOW - 50, id="the window counts"),
+        pytest.param(NOW - 100, {}, NOW - 100, id="a window without an end"),
+        pytest.param(NOW - 100, None, NOW - 100, id="no window"),
+        pytest.param(NOW + 30, None, NOW, id="a clock that is a little ahead"),
+        pytest.param(NOW - 301, None, None, id="old"),
+        pytest.param(NOW + 61, None, None, id="future"),
+    ],
+)
+async def test_a_load_watcher_counts_as_of_the_end_of_its_window(timestamp, window, expected):
+    body = json.loads(answer({"a": cpu(25)})) | {"timestamp": int(timestamp)}
+    body.pop("window")
+    if window is not None:
+        body["window"] = {name: int(time) for name, time in window.items()}
+    async with served(NAME, [make_node("a"), make_node("b")]) as (stage, _, tell):
+        await tell(json.dumps(body))
+        source = stage.plugin.source
+        assert source.read_at == (-math.inf if expected is None else expected)
+        assert (stage.counted(STALE) > 0) == (expected is None)
+        (note,) = stage.planner.decide(make_pod()).notes
+        assert ("gives every node 50" in note) == (expected is None)
 
 
 @pytest.mark.parametrize("content", [b"", b"two\nlines\n", b"\xff\xfe\x00", b"nul\x00byte"])

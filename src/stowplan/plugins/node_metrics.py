@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -29,6 +29,7 @@ from stowplan.framework import CycleState, Handle, NodeTable, PluginArgs, Pod, R
 from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.prometheus import (
     PrometheusError,
+    Sample,
     is_url,
     read_body,
     reading_errors,
@@ -274,6 +275,7 @@ class WatcherData(msgspec.Struct):
 
 class WatcherAnswer(msgspec.Struct):
     data: WatcherData
+    timestamp: int = 0
     window: WatcherWindow = msgspec.field(default_factory=WatcherWindow)
 
 
@@ -391,10 +393,10 @@ class Collector:
         if self.settings.watcher:
             self.loads, at = await self._read_watcher(session)
         elif self.settings.provider.type == PROMETHEUS:
-            self.loads, at = await self._read_prometheus(session), self._handle.now()
+            self.loads, at = await self._read_prometheus(session)
         else:
-            self.loads, at = await self._read_metrics_api(), self._handle.now()
-        self.poller.took(at)
+            self.loads, at = await self._read_metrics_api()
+        self.poller.took(min(at, self._handle.now()))
         nodes = self._handle.cluster.nodes.objects
         if nodes and all(self.load_of(node) is NOTHING for node in nodes):
             return f"the source names no node of the cluster, but {', '.join(sorted(self.loads)[:3])}"
@@ -410,48 +412,77 @@ class Collector:
             answer = msgspec.json.decode(body, type=WatcherAnswer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise SourceError(f"not a response from a load-watcher: {error}") from None
-        now, end = self._handle.now(), float(answer.window.end) or self._handle.now()
+        now = self._handle.now()
+        end = float(answer.window.end or answer.timestamp) or now
         if end > now + CLOCK_SKEW:
             raise SourceError(f"the window ends {end - now:.0f} s in the future: compare the clocks")
         if now - end > self.settings.stale_after:
             raise SourceError(f"the window ended {now - end:.0f} s ago")
         nodes = answer.data.nodes or {}
         loads = {without_port(name): load_of(node.metrics or ()) for name, node in nodes.items()}
-        return _some(loads), min(end, now)
+        return _some(loads), end
 
-    async def _read_prometheus(self, session: aiohttp.ClientSession) -> dict[str, NodeLoad]:
+    async def _read_prometheus(self, session: aiohttp.ClientSession) -> tuple[dict[str, NodeLoad], float]:
         """Read averages and deviations over 15 minutes. One query that fails does not spoil the others."""
         provider = self.settings.provider
         headers, tls = self._authorization(provider), self.settings.tls
-        found: dict[str, dict[str, float]] = {}
         faults: dict[str, str] = {}
-        for field, function, metric in (
-            ("cpu", "avg_over_time", self.settings.cpu_metric),
-            ("cpu_deviation", "stddev_over_time", self.settings.cpu_metric),
-            ("memory", "avg_over_time", self.settings.memory_metric),
-            ("memory_deviation", "stddev_over_time", self.settings.memory_metric),
-        ):
-            query = f"{function}({metric}[15m])"
+        answered_at, has_old_series = -math.inf, False
+
+        async def ask(query: str) -> list[Sample] | None:
+            nonlocal answered_at
             try:
                 samples = await run_query(session, provider.address, query, headers=headers, tls=tls)
+                self._check_answer_time(samples)
             except PrometheusError as error:
                 faults[query] = str(error)
-                continue
-            for sample in samples:
-                name = without_port(sample.metric.get(self.settings.node_label, ""))
-                if name and (amount := sample.amount) is not None:
-                    fields = found.setdefault(name, {})
-                    fields[field] = max(100 * amount, fields.get(field, 0))
+                return None
+            answered_at = max([answered_at, *(sample.at for sample in samples)])
+            return samples
+
+        found: dict[str, dict[str, float]] = {}
+        for metric, average, deviation in (
+            (self.settings.cpu_metric, "cpu", "cpu_deviation"),
+            (self.settings.memory_metric, "memory", "memory_deviation"),
+        ):
+            answers = {
+                average: await ask(f"avg_over_time({metric}[15m])"),
+                deviation: await ask(f"stddev_over_time({metric}[15m])"),
+            }
+            # Averages go on for 15 minutes after the last sample.
+            times = await ask(f"max_over_time(timestamp({metric})[15m:30s])")
+            current = {_labels_of(each) for each in times or () if self._is_current(each.amount)}
+            for field, samples in answers.items():
+                for sample in samples or ():
+                    if times is not None and _labels_of(sample) not in current:
+                        has_old_series = True
+                        continue
+                    name = without_port(sample.metric.get(self.settings.node_label, ""))
+                    if name and (amount := sample.amount) is not None:
+                        fields = found.setdefault(name, {})
+                        fields[field] = max(100 * amount, fields.get(field, 0))
         loads = {}
         for name, fields in found.items():
             cpu = fields.get("cpu", math.nan)
             loads[name] = NodeLoad(**fields, last_cpu=cpu, first_cpu=cpu)
-        if len(faults) == 4 and len(set(faults.values())) == 1:
+        if not loads and len(faults) > 1 and len(set(faults.values())) == 1:
             raise SourceError(next(iter(faults.values())))
         self.failed_queries = "; ".join(f"{query}: {fault}" for query, fault in faults.items())
+        if not loads and has_old_series:
+            raise SourceError(f"no series has a sample of the last {self.settings.stale_after:g} s")
         if not loads and faults:
             raise SourceError(self.failed_queries)
-        return _some(loads)
+        return _some(loads), answered_at
+
+    def _check_answer_time(self, samples: Sequence[Sample]) -> None:
+        """Reject what a cache has kept for too long, and answers of a server whose clock is wrong."""
+        now = self._handle.now()
+        if any(sample.at > now + CLOCK_SKEW for sample in samples):
+            text = f"Prometheus has answered as of more than {CLOCK_SKEW:g} s in the future"
+            raise PrometheusError(f"{text}: compare the clocks")
+        if any(now - sample.at > self.settings.stale_after for sample in samples):
+            text = f"Prometheus has answered as of more than {self.settings.stale_after:g} s ago"
+            raise PrometheusError(f"{text}: compare the clocks, and look for caches")
 
     def _authorization(self, provider: MetricProvider) -> dict[str, str]:
         token = provider.token
@@ -462,33 +493,47 @@ class Collector:
                 raise SourceError(f"metricProvider.tokenFile {provider.token_file} must hold {A_TOKEN}")
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    async def _read_metrics_api(self) -> dict[str, NodeLoad]:
+    async def _read_metrics_api(self) -> tuple[dict[str, NodeLoad], float]:
         async with asyncio.timeout(self.settings.timeout):
             plain = await self._handle.api.get_json(METRICS_PATH)
         try:
             items = msgspec.convert(plain, UsageList, dec_hook=decode_hook).items
         except msgspec.MsgspecError as error:
             raise SourceError(f"not a response of the metrics API: {error}") from None
-        now, nodes = self._handle.now(), self._handle.cluster.nodes
+        nodes, newest = self._handle.cluster.nodes, -math.inf
         loads = {}
         for item in items:
             name = str(item.metadata.get("name", ""))
-            row = nodes.row_of(name)
-            if row is None or not self._is_current(item.timestamp, now):
+            row, at = nodes.row_of(name), _seconds_of(item.timestamp)
+            if not self._is_current(at):
+                continue
+            newest = max(newest, at)
+            if row is None:
                 continue
             capacity = cpu_capacity(nodes.objects[row])
             memory = float(nodes.objects[row].allocatable.get("memory", 0))
             cpu = _share(milli_units(item.usage.get("cpu", Quantity(-1))), capacity)
             used_memory = _share(item.usage.get("memory", Quantity(-1)) / 10**9, memory)
             loads[name] = NodeLoad(cpu=cpu, memory=used_memory, last_cpu=cpu, first_cpu=cpu)
-        return _some(loads)
+        if items and newest == -math.inf:
+            raise SourceError(f"no item of the metrics API is of the last {self.settings.stale_after:g} s")
+        return _some(loads), newest
 
-    def _is_current(self, timestamp: str, now: float) -> bool:
-        try:
-            age = now - parse_time(timestamp)
-        except StowplanError:
-            return False
-        return -CLOCK_SKEW <= age <= self.settings.stale_after
+    def _is_current(self, at: float | None) -> bool:
+        """Whether a time is neither so long ago that metrics are stale nor in the future."""
+        return at is not None and -CLOCK_SKEW <= self._handle.now() - at <= self.settings.stale_after
+
+
+def _seconds_of(timestamp: str) -> float:
+    try:
+        return parse_time(timestamp)
+    except StowplanError:
+        return math.nan  # which is not current
+
+
+def _labels_of(sample: Sample) -> frozenset[tuple[str, str]]:
+    """What tells a series from others; functions of PromQL drop the name of the metric."""
+    return frozenset(each for each in sample.metric.items() if each[0] != "__name__")
 
 
 _collectors: WeakKeyDictionary[ClusterView, dict[SourceSettings, Collector]] = WeakKeyDictionary()

@@ -27,6 +27,11 @@ class Sample(msgspec.Struct):
     value: tuple[float, str]
 
     @property
+    def at(self) -> float:
+        """The time that it is as of: when Prometheus answered, whenever its series got values."""
+        return self.value[0]
+
+    @property
     def amount(self) -> float | None:
         """The value, where it is an amount of something: neither negative, nor infinite, nor no number."""
         try:
