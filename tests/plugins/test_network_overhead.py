@@ -85,6 +85,39 @@ def test_costs_by_distance():
     assert scores(planner.decide(pod())) == {"a": 100, "a2": 95, "b": 75, "c": 0}
 
 
+OLD = {"topologyList": "costList", "originList": "originCosts", "costList": "costs"}
+
+
+def renamed(plain):
+    """With the names that the example of scheduler-plugins still uses."""
+    if isinstance(plain, list | tuple):
+        return [renamed(each) for each in plain]
+    if not isinstance(plain, dict):
+        return plain
+    return {OLD.get(name, name): renamed(value) for name, value in plain.items()}
+
+
+def old_network(more=None):
+    spec = renamed(msgspec.to_builtins(COSTS)["spec"])
+    spec["configMapName"] = spec.pop("configmapName")
+    spec["weights"][0] |= more or {}
+    return {"metadata": {"name": "nt-default", "namespace": "default"}, "spec": spec}
+
+
+def test_costs_with_the_field_names_of_older_versions():
+    old = decode(NetworkTopology, old_network())
+    planner = alone(NAME, *NODES, old, app_group(("cart", 100)), peer("p", "a"))
+    assert scores(planner.decide(pod())) == {"a": 100, "a2": 95, "b": 75, "c": 0}
+    assert explained(planner, pod()) == []
+
+
+def test_costs_under_the_new_names_count_where_both_are_given():
+    new = msgspec.to_builtins(network({("z2", "z1"): 50}))["spec"]["weights"][0]
+    both = decode(NetworkTopology, old_network({"topologyList": new["topologyList"]}))
+    planner = alone(NAME, *NODES, both, app_group(("cart", 100)), peer("p", "a"))
+    assert scores(planner.decide(pod())) == {"a": 100, "a2": 99, "b": 50, "c": 0}
+
+
 def test_costs_add_up_over_pods_and_dependencies():
     peers = (peer("p", "a"), peer("q", "a"), peer("r", "c", "redis"))
     planner = alone(NAME, *NODES, COSTS, app_group(("cart", 100), ("redis", 100)), *peers)
@@ -518,7 +551,8 @@ def slow_scores(costs):
 # In a running scheduler
 
 
-async def test_objects_are_watched():
+@pytest.mark.parametrize("old", [False, True], ids=["today's field names", "old field names"])
+async def test_objects_are_watched(old):
     plugins = {"multiPoint": {"enabled": [{"name": NAME}]}}
     kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
     config = kind | {"profiles": [{"plugins": plugins}]}
@@ -526,7 +560,8 @@ async def test_objects_are_watched():
     async with embedded_cluster(nodes, config=config) as cluster:
         await cluster.create(plain_pod("cart", "cart", {ZONE: "z1"}))
         on = await cluster.bound("cart")
-        await cluster.apply(plain(COSTS), plain(app_group(("cart", 0))))
+        costs = plain(COSTS) | (old_network() if old else {})
+        await cluster.apply(costs, plain(app_group(("cart", 0))))
         await cluster.settle()
         await cluster.create(plain_pod("front", "front", {ZONE: "z2"}))
         assert f"2 {REASON}: satisfied: 0, violated: 1" in await cluster.rejected("front")

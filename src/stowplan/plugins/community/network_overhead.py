@@ -86,21 +86,29 @@ class CostInfo(Wire, frozen=True):
 class OriginInfo(Wire, frozen=True):
     origin: str
     cost_list: tuple[CostInfo, ...] = ()
+    costs: tuple[CostInfo, ...] = ()
+    """What `costList` was called in older versions, and is in the example of scheduler-plugins."""
 
 
 class TopologyInfo(Wire, frozen=True):
     topology_key: str
     origin_list: tuple[OriginInfo, ...] = ()
+    origin_costs: tuple[OriginInfo, ...] = ()
+    """What `originList` was called."""
 
 
 class WeightInfo(Wire, frozen=True):
     name: str
     topology_list: tuple[TopologyInfo, ...] = ()
+    cost_list: tuple[TopologyInfo, ...] = ()
+    """What `topologyList` was called."""
 
 
 class NetworkTopologySpec(Wire, frozen=True):
     weights: tuple[WeightInfo, ...] = ()
     configmap_name: str = ""
+    config_map_name: str = ""
+    """What `configmapName` was called."""
 
 
 class NetworkTopologyStatus(Wire, frozen=True):
@@ -476,11 +484,9 @@ class NetworkOverhead(ExplainingPlugin):
         if new is None or (old is not None and old.spec == new.spec) or new is not self._topology():
             return
         bad = [
-            f"{origin.origin} to {each.destination}: {each.network_cost}"
+            f"{origin} to {each.destination}: {each.network_cost}"
             for weights in new.spec.weights
-            for topology in weights.topology_list
-            for origin in topology.origin_list
-            for each in origin.cost_list
+            for _, origin, each in listed_costs(weights)
             if each.network_cost < 0
         ]
         if bad:
@@ -535,16 +541,20 @@ class Costs(NamedTuple):
 def costs_of(item: NetworkTopology, weights_name: str) -> Costs:
     found: dict[str, dict[str, dict[str, int]]] = {REGION: {}, ZONE: {}}
     for weights in item.spec.weights:
-        if weights.name != weights_name:
-            continue
-        for topology in weights.topology_list:
-            by_destination = found.get(topology.topology_key, {})
-            for origin in topology.origin_list:
-                for each in origin.cost_list:
-                    if each.network_cost >= 0:
-                        costs = by_destination.setdefault(each.destination, {})
-                        costs[origin.origin] = min(each.network_cost, MAX_COST)
+        if weights.name == weights_name:
+            for key, origin, each in listed_costs(weights):
+                if key in found and each.network_cost >= 0:
+                    costs = found[key].setdefault(each.destination, {})
+                    costs[origin] = min(each.network_cost, MAX_COST)
     return Costs(found[REGION], found[ZONE])
+
+
+def listed_costs(weights: WeightInfo) -> Iterator[tuple[str, str, CostInfo]]:
+    """The costs with their topology key and origin. Old field names count where the new ones are empty."""
+    for topology in weights.topology_list or weights.cost_list:
+        for origin in topology.origin_list or topology.origin_costs:
+            for each in origin.cost_list or origin.costs:
+                yield topology.topology_key, origin.origin, each
 
 
 class Interned:
