@@ -88,7 +88,7 @@ class Guard(Observer):
         """Asynchronous calls that were cancelled and continue."""
         self.while_stuck: Callable[[], None] = lambda: None
         """Called repeatedly, in another thread, while the event loop hangs."""
-        self._ended = threading.Event()
+        self._ended, self._has_calls = threading.Event(), threading.Event()
         self._pending: FrameType | None = None
         """Our own code that the plugin has called, and that is interrupted as soon as it returns."""
 
@@ -101,6 +101,7 @@ class Guard(Observer):
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._has_calls.set()
         if threading.current_thread() is threading.main_thread():
             self._watcher.join()  # its next signal would end the process
             signal.signal(signal.SIGALRM, self._before)
@@ -116,6 +117,8 @@ class Guard(Observer):
     def enter(self, point: str, plugin: Plugin) -> None:
         if not is_trusted(type(plugin)):
             self.call = Call(plugin, METHODS.get(point, point), self.deadline, self.call)
+            if not self._has_calls.is_set():
+                self._has_calls.set()
 
     def leave(self, point: str, plugin: Plugin) -> None:
         call = self.call
@@ -167,6 +170,7 @@ class Guard(Observer):
         """Interrupt overdue calls; runs in a thread of its own."""
         thread = threading.main_thread().ident
         assert thread is not None
+        self._has_calls.wait()  # without custom plugins it never wakes up
         while not self._ended.wait(TICK_SECONDS):
             call = self.call
             if call is None or call.seconds <= call.budget:
