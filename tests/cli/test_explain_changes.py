@@ -133,6 +133,7 @@ def test_as_data(explain, scheduler):
         "waiting": [
             "Pod default/gated has not been decided yet (profile default-scheduler).",
             "It is gated by SchedulingGates and not attempted until the gate is removed.",
+            "SchedulingGates says: waiting for scheduling gates: [quota].",
             "  SchedulingGates: the pod itself loses its scheduling gates",
         ],
         "changes": big["changes"],

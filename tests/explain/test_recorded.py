@@ -176,10 +176,13 @@ def test_what_it_waits_for_now(waiting, sentence):
 
 
 def test_a_pod_that_was_not_decided_yet():
-    waiting = Waiting(place="gated", plugins=("G",), wakes={"G": "the pod itself changes"}, scheduler="s")
+    waiting = Waiting(
+        place="gated", plugins=("G",), message="wait", wakes={"G": "the pod itself changes"}, scheduler="s"
+    )
     assert undecided_text("default/p", waiting) == (
         "Pod default/p has not been decided yet (profile s).\n"
         "It is gated by G and not attempted until the gate is removed.\n"
+        "G says: wait.\n"
         "  G: the pod itself changes"
     )
 

@@ -10,11 +10,15 @@ from groups_staging import GANG, holds_nothing, last_text, member, pod_group
 
 from make import planner
 from scheduler_staging import node, pod, staged
+from stowplan.api.groups import CoschedulingPodGroup
 from stowplan.api.kinds import object_of
+from stowplan.api.meta import UnreadableObject
 from stowplan.api.pod import Pod
 from stowplan.config import load
-from stowplan.errors import ConfigError
+from stowplan.errors import ConfigError, InputError
+from stowplan.explain.groups import outline
 from stowplan.framework.registry import Registry
+from stowplan.journal import Decisions
 
 SORTED = {
     "plugins": {
@@ -96,6 +100,78 @@ async def test_scenario_69_a_label_without_an_object():
         stage.see(x_group(minMember=1))
         await stage.settle()
         assert stage.api.bound == {"default/p0": "n1"}
+
+
+def unread(stage, text):
+    """As if the API server had PodGroup g with a value that cannot be read."""
+    store = stage.scheduler.cluster.watched(CoschedulingPodGroup)
+    fault = InputError(text, what="PodGroup default/g", field="spec.minMember")
+    store.unreadable = {"default/g": UnreadableObject("default", "g", "uid-g", "1", fault)}
+
+
+async def test_a_label_of_an_object_that_cannot_be_read():
+    now = [1000.0]
+    async with co_stage(now=lambda: now[0]) as stage:
+        unread(stage, "expected int")
+        stage.see(node("n1"), labelled("p0"))
+        await stage.settle()
+        await report_gated(stage, now)
+        said = "PodGroup not found, since it cannot be read: PodGroup default/g: spec.minMember: expected int"
+        assert last_text(stage, "p0") == said
+        key = stage.scheduler.cluster.groups.key_of(object_of(labelled("p0")))
+        report = outline(stage.scheduler.cluster.groups, key, [object_of(labelled("p0"))], now[0])
+        assert report.why == (
+            "1 pod names it, but it cannot be read: PodGroup default/g: spec.minMember: expected int; "
+            "correct it.",
+        )
+
+
+@pytest.mark.parametrize(
+    ("group", "faults"),
+    [
+        pytest.param(
+            x_group(minMember=-3, minResources={"cpu": "-1", "memory": "1Ki"}),
+            "spec.minMember is -3, which counts as 1; set it to 1 or more; "
+            "spec.minResources.cpu is -1, which counts as 0; set it to 0 or more",
+            id="scheduler-plugins",
+        ),
+        pytest.param(
+            x_group(minMember=0), "spec.minMember is 0, which counts as 1; set it to 1 or more", id="0"
+        ),
+        pytest.param(
+            volcano_group(minMember=-1),
+            "spec.minMember is -1, which counts as 0; set it to 0 or more",
+            id="Volcano",
+        ),
+        pytest.param(volcano_group(minMember=0), "", id="0 is what Volcano means by no minimum"),
+        pytest.param(x_group(minMember=1, minResources={"cpu": "0"}), "", id="nothing is wrong"),
+    ],
+)
+async def test_impossible_values_of_a_group_are_named_and_let_its_pods_pass(group, faults):
+    decisions = Decisions()
+    async with co_stage(decisions=decisions) as stage:
+        stage.see(node("n1"), group)
+        stage.see(labelled("p0") if "x-k8s" in group["apiVersion"] else task("p0"))
+        await stage.settle()
+        assert stage.api.bound == {"default/p0": "n1"}
+        assert stage.notes("InvalidPodGroup") == ([faults] if faults else [])
+        (record,) = decisions.recent.of("default/p0")
+        assert record.notes == ((f"PodGroup default/g: {faults}.",) if faults else ())
+
+
+async def test_impossible_values_of_a_group_are_reported_once():
+    async with co_stage() as stage:
+        bad, counted, worse = (x_group(minMember=least) for least in (0, 0, -1))
+        counted["status"] = {"running": 3}
+        stage.see(bad)
+        stage.change(bad, counted)
+        stage.change(counted, worse)
+        stage.change(worse, x_group(minMember=1))
+        await stage.settle()
+        assert [text[:20] for text in stage.notes("InvalidPodGroup")] == [
+            "spec.minMember is 0,",
+            "spec.minMember is -1",
+        ]
 
 
 async def test_too_few_siblings():

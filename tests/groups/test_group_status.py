@@ -129,6 +129,49 @@ def test_a_group_says_whose_it_is():
     assert phase_status(item, [pod])["occupiedBy"] == "n/a,n/b"
 
 
+@pytest.mark.parametrize("least", [0, -(2**31), None])
+def test_a_minimum_below_one_counts_as_one(least):
+    item = decode(Plain, {"spec": {"minMember": least}, "status": {"phase": "Scheduling"}})
+    assert phase_status(item, [])["phase"] == "Pending"
+    assert phase_status(item, [decode(PodView, {"status": {"phase": "Running"}})])["phase"] == "Running"
+
+
+def lenient(kind, plural):
+    """A definition without a schema, as someone may have written it."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.scheduling.x-k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved"},
+        },
+        "spec": {
+            "group": "scheduling.x-k8s.io",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "scope": "Namespaced",
+            "versions": [version | {"subresources": {"status": {}}}],
+        },
+    }
+
+
+async def test_what_cannot_be_read_is_left_alone_and_does_not_hold_up_others(caplog):
+    manifests = [lenient("PodGroup", "podgroups"), lenient("ElasticQuota", "elasticquotas")]
+    async with embedded_cluster(nodes=1, manifests=manifests) as cluster:
+        quota = {
+            "apiVersion": X_K8S,
+            "kind": "ElasticQuota",
+            "metadata": {"name": "q", "namespace": "default"},
+        }
+        await cluster.create(group("bad", "many"), {**quota, "spec": {"min": "none"}})
+        await cluster.create(group("g", 1), pod("p", "g"), pod("q", "bad"))
+        await status_of(cluster, path_of(X_K8S, "podgroups", "g"), phase="Running")
+        for path in (path_of(X_K8S, "podgroups", "bad"), path_of(X_K8S, "elasticquotas", "q")):
+            assert "status" not in await cluster.api.get_json(path)
+    assert not [each for each in caplog.records if each.getMessage() == "Controller failed; retrying"]
+
+
 async def test_elastic_quotas_count_running_pods(cluster):
     quota = {
         "apiVersion": X_K8S,
@@ -141,6 +184,18 @@ async def test_elastic_quotas_count_running_pods(cluster):
     await status_of(cluster, path, used={"cpu": "500m", "memory": "0", "pods": "2"})
     await cluster.delete("Pod", "b")
     await status_of(cluster, path, used={"cpu": "300m", "memory": "0", "pods": "1"})
+
+    async def synced():
+        events = (await cluster.api.get_json("/apis/events.k8s.io/v1/namespaces/default/events"))["items"]
+        return [each for each in events if each["reason"] == "Synced"]
+
+    (event, *_) = await cluster.until(synced, "an event says that the quota is counted")
+    assert event["note"] == "Elastic Quota default/q synced successfully"
+    assert (event["type"], event["regarding"]["kind"], event["regarding"]["name"]) == (
+        "Normal",
+        "ElasticQuota",
+        "q",
+    )
 
 
 async def test_elastic_quotas_count_the_overhead_of_pods(cluster):

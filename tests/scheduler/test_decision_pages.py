@@ -89,6 +89,7 @@ async def test_a_pod_that_is_held_back_has_no_decision_yet():
         assert status == 200
         assert answer["decision"] is None
         assert (answer["waiting"]["place"], answer["waiting"]["plugins"]) == ("gated", ["SchedulingGates"])
+        assert answer["waiting"]["message"] == "waiting for scheduling gates: [example.com/wait]"
         assert "loses its scheduling gates" in answer["waiting"]["wakes"]["SchedulingGates"]
 
 
@@ -104,6 +105,7 @@ async def test_a_pod_that_waits_for_a_permit():
         assert answer["waiting"] == {
             "place": "permit",
             "plugins": ["Later"],
+            "message": "",
             "wakes": {},
             "attempts": 0,
             "until": None,

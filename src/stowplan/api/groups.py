@@ -14,7 +14,7 @@ import msgspec
 from stowplan.api.custom import CustomResource, Definition
 from stowplan.api.meta import EMPTY, Condition, Wire
 from stowplan.api.pod import Pod, Shape, shape_of
-from stowplan.api.quantity import Quantity
+from stowplan.api.quantity import Quantity, faults_of
 
 IN_TREE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
 POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
@@ -78,6 +78,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     limits_note: str = ""
     """The fields that are not supported, so that the group must wait; empty if there are none."""
     schedule_timeout: int | None = None
+    faults: tuple[str, ...] = ()
+    """Values that are impossible, and what counts instead."""
 
 
 class GroupObject(CustomResource, frozen=True):
@@ -266,8 +268,9 @@ class CoschedulingPodGroup(GroupObject, frozen=True):
             key=GroupKey(COSCHEDULING, self.namespace, self.name),
             api_version=self.definition.api_version,
             uid=self.metadata.uid,
-            min_count=self.spec.min_member,
+            min_count=max(self.spec.min_member, 1),
             min_resources=self.spec.min_resources,
+            faults=_faults(self.spec, 1),
             created=self.metadata.creation_timestamp or "",
             schedule_timeout=self.spec.schedule_timeout_seconds,
         )
@@ -317,7 +320,8 @@ class VolcanoPodGroup(GroupObject, frozen=True):
             key=GroupKey(VOLCANO, self.namespace, self.name),
             api_version=self.definition.api_version,
             uid=self.metadata.uid,
-            min_count=spec.min_member,
+            min_count=max(spec.min_member, 0),
+            faults=_faults(spec, 0),
             # Volcano's rule: minimums of tasks that add up to more than the group's are not meant seriously.
             min_by_task=EMPTY if spec.min_member < sum(by_task.values()) else by_task,
             min_resources=EMPTY if spec.min_resources is None else spec.min_resources,
@@ -326,6 +330,14 @@ class VolcanoPodGroup(GroupObject, frozen=True):
             created=self.metadata.creation_timestamp or "",
             limits_note=_unsupported(spec),
         )
+
+
+def _faults(spec: CoschedulingSpec | VolcanoSpec, least: int) -> tuple[str, ...]:
+    found = list(faults_of("spec.minResources", spec.min_resources or {}))
+    if spec.min_member < least:
+        text = f"spec.minMember is {spec.min_member}, which counts as {least}; set it to {least} or more"
+        found.insert(0, text)
+    return tuple(found)
 
 
 def _unsupported(spec: VolcanoSpec) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from stowplan.errors import QuantityError
@@ -68,6 +68,13 @@ def parse(text: str | int | float) -> Quantity:
     exponent = _DECIMAL[suffix] if suffix in _DECIMAL else _exponent(suffix[1:], text)
     amount = _scale(whole + fraction, _as_int32(exponent - len(fraction)) + 9)
     return Quantity(-amount if sign == "-" else amount)
+
+
+def faults_of(field: str, given: Mapping[str, Quantity]) -> Iterator[str]:
+    """What is wrong with the amounts of a field, and what would be right."""
+    for name, quantity in given.items():
+        if quantity < 0:
+            yield f"{field}.{name} is {canonical(quantity)}, which counts as 0; set it to 0 or more"
 
 
 def canonical(amount: int) -> str:

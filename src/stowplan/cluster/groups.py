@@ -93,6 +93,12 @@ class Groups:
         """The object that describes the group."""
         return None if self.find(key) is None else self._read[key][0]  # type: ignore[return-value]
 
+    def fault_of(self, key: GroupKey) -> str:
+        """Why the object that describes the group cannot be read; empty if it can, or does not exist."""
+        name = f"{key.namespace}/{key.name.partition('/')[0]}"
+        found = (self._watched(kind).unreadable.get(name) for kind in KINDS_OF_FAMILY[key.family])
+        return next((str(each.fault) for each in found if each is not None), "")
+
     def known_keys(self) -> list[GroupKey]:
         """All groups: those that pods name, and those that objects describe, in order of their names."""
         found = set(self._members)

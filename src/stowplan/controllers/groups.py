@@ -14,10 +14,16 @@ from msgspec.structs import replace
 
 from stowplan import log
 from stowplan.api import quota
-from stowplan.api.groups import GROUP_NAME, TASK, VOLCANO_GROUP_NAME, VolcanoPodGroup
-from stowplan.api.meta import Json
+from stowplan.api.groups import (
+    GROUP_NAME,
+    TASK,
+    VOLCANO_GROUP_NAME,
+    CoschedulingPodGroup,
+    VolcanoPodGroup,
+)
+from stowplan.api.meta import Json, Object, decode
 from stowplan.api.quantity import NANO, Quantity
-from stowplan.api.queues import Queue
+from stowplan.api.queues import ElasticQuota, Queue
 from stowplan.client.errors import Conflict, NotFound
 from stowplan.controllers.clock import wire_time
 from stowplan.controllers.deployments import hash_of
@@ -36,6 +42,7 @@ from stowplan.controllers.kinds import (
 )
 from stowplan.controllers.owned_pods import owner_of
 from stowplan.controllers.stores import Store, Stores, by_namespace, owner_keys
+from stowplan.errors import InputError
 from stowplan.framework.handle import Handle
 from stowplan.plugins.community.volcano_queue import PENDING, Commitments, QueueBook, VolcanoQueueArgs
 
@@ -241,6 +248,8 @@ class GroupPhases(Controller):
 
     component = "podgroup-controller"
     kind: ClassVar[Kind[Plain]]
+    struct: ClassVar[type[Object]]
+    """What the scheduler reads such an object as."""
 
     def __init__(self, stores: Stores) -> None:
         super().__init__(stores)
@@ -255,7 +264,7 @@ class GroupPhases(Controller):
 
     async def reconcile(self, key: str) -> None:
         group = self._groups.get(key)
-        if group is None or group.is_terminating:
+        if group is None or group.is_terminating or not is_readable(self.struct, group):
             return
         status = self.compute_status(group, self._members.of(key))
         if status != group.status:
@@ -272,10 +281,24 @@ class GroupPhases(Controller):
         await self._groups.patch_status(group, status)
 
 
+def is_readable(struct: type[Object], item: Plain) -> bool:
+    """Whether the fields of an object have values of the right types, which a definition need not ensure.
+
+    The scheduler reports those that have not.
+    """
+    try:
+        decode(struct, {"spec": item.spec})
+    except InputError as error:
+        log.log(2, "Status not written: the object cannot be read", object=item.key, err=error)
+        return False
+    return True
+
+
 class CoschedulingGroups(GroupPhases):
     """Phases and counts of scheduler-plugins' PodGroups."""
 
     kind = COSCHEDULING_GROUPS
+    struct = CoschedulingPodGroup
     groups_of = staticmethod(labelled_group)
 
     def compute_status(self, group: Plain, pods: list[PodView]) -> Json:
@@ -284,7 +307,7 @@ class CoschedulingGroups(GroupPhases):
 
 def phase_status(group: Plain, pods: list[PodView]) -> Json:
     """The status of a PodGroup of scheduler-plugins after its pods have changed."""
-    status, least = dict(group.status), group.spec.get("minMember", 1)
+    status, least = dict(group.status), max(group.spec.get("minMember") or 1, 1)
     phase = status.get("phase") or "Pending"
     if phase in ("Finished", "Failed"):
         return status
@@ -337,7 +360,11 @@ class ElasticQuotas(Controller):
                 self.queue.add_after(pod.namespace, PAUSE_SECONDS)
 
     async def reconcile(self, key: str) -> None:
-        quotas = [each for each in self._of_namespace.of(key) if not each.is_terminating]
+        quotas = [
+            each
+            for each in self._of_namespace.of(key)
+            if not each.is_terminating and is_readable(ElasticQuota, each)
+        ]
         if not quotas:
             return
         total: quota.Amounts = {}
@@ -371,6 +398,7 @@ class VolcanoGroups(GroupPhases):
     """Phases and counts of Volcano's PodGroups. The scheduler admits them (`Inqueue`)."""
 
     kind = VOLCANO_GROUPS
+    struct = VolcanoPodGroup
     groups_of = staticmethod(annotated_group)
 
     def compute_status(self, group: Plain, pods: list[PodView]) -> Json:
@@ -383,7 +411,7 @@ class VolcanoGroups(GroupPhases):
 def volcano_status(group: Plain, pods: list[PodView], now: float) -> Json:
     """The status of a PodGroup of Volcano after its pods have changed."""
     status, spec = dict(group.status), group.spec
-    least, by_task = spec.get("minMember", 0), spec.get("minTaskMember") or {}
+    least, by_task = max(spec.get("minMember") or 0, 0), spec.get("minTaskMember") or {}
     phases = [pod.phase for pod in pods]
     running, succeeded, failed = (phases.count(name) for name in ("Running", "Succeeded", "Failed"))
     for name, count in (("running", running), ("succeeded", succeeded), ("failed", failed)):

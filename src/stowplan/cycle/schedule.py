@@ -222,7 +222,7 @@ class Cycle:
         if within is not None:
             self.sampling, self.decision.candidate_count = None, len(within)
         self.decision.state = self.state
-        self.decision.notes = tuple(profile.unreadable_notes())
+        self.decision.notes = tuple(profile.notes_on(pod))
         self.names: frozenset[str] | None = None
         """The nodes that pre_filter plugins narrowed the search to; None for all."""
 

@@ -114,8 +114,12 @@ def _why_not_attempted(
     if group is None:
         pods = count_text(len(groups.members(key)), "pod")
         verb = "names" if len(groups.members(key)) == 1 else "name"
+        if fault := groups.fault_of(key):
+            yield f"{pods} {verb} it, but it cannot be read: {fault}; correct it."
+            return
         yield f"{pods} {verb} it, but no PodGroup {key} exists in {key.family}; create it."
         return
+    yield from (f"{each}." for each in group.faults)
     if not groups.members(key) and group.was_scheduled:
         yield "It was scheduled before; its pods have finished or are deleted."
         return

@@ -81,6 +81,8 @@ def sentences(waiting: Waiting) -> Iterator[str]:
             yield f"It is in the backoff queue{until}, or until the active queue is empty."
         case "gated":
             yield f"It is gated by {plugins} and not attempted until the gate is removed."
+            if waiting.message:
+                yield f"{plugins} says: {waiting.message}."
         case "permit":
             yield f"It has a node and waits for a permit from {plugins}."
         case "trying":

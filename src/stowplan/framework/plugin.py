@@ -433,6 +433,10 @@ class ExplainingPlugin(Plugin):
     reads_node_labels: ClassVar[bool] = False
     """Whether another label may be all that a node lacks to pass the filter."""
 
+    def explain_pod(self, pod: Pod) -> Iterable[str]:
+        """Sentences about the objects that describe the pod, called at the start of each attempt."""
+        return ()
+
     def explain_scores(self, pod: Pod) -> Iterable[str]:
         """Sentences, called after each scoring: what takes longer than a few microseconds must be kept."""
         return ()

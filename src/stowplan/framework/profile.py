@@ -157,6 +157,13 @@ class Profile:
             and type(step.plugin).explain_scores is not ExplainingPlugin.explain_scores
         ]
         """Plugins that may have something to say about their scores."""
+        self._explaining_pods = [
+            plugin.explain_pod
+            for plugin in self.plugins.values()
+            if isinstance(plugin, ExplainingPlugin)
+            and type(plugin).explain_pod is not ExplainingPlugin.explain_pod
+            and plugin.comes_with_stowplan
+        ]
         self.watching = [(name, kind) for name, plugin in self.plugins.items() for kind in plugin.watches]
         """Plugins and the kinds that they watch."""
         self.placement_scores = [
@@ -172,14 +179,16 @@ class Profile:
         self.binds_only = binders == [True] and not self.at("postBind")
         """Whether bindings are written to the API server, and nothing else is done about them."""
 
-    def unreadable_notes(self) -> Iterator[str]:
-        """What plugins do without, since it cannot be read."""
+    def notes_on(self, pod: Pod) -> Iterator[str]:
+        """What plugins do without, since it cannot be read, and what they have to say about the pod."""
         for name, kind in self.watching:
             unreadable = self.handle.watched(kind).unreadable
             if unreadable:
                 texts = [str(each.fault)[:MAX_FAULT] for each in islice(unreadable.values(), MAX_FAULTS)]
                 more = f"; and {len(unreadable) - len(texts)} more" if len(unreadable) > len(texts) else ""
                 yield f"{name} ignores objects that cannot be read: {'; '.join(texts)}{more}."
+        for explain in self._explaining_pods:
+            yield from explain(pod)
 
     def plugins_holding(self, family: str) -> frozenset[str]:
         """The names of the plugins that keep incomplete pod groups of this API group out of the queue."""

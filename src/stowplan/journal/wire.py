@@ -22,6 +22,8 @@ class Waiting(WireStruct):
     """active, backoff, unschedulable or gated; `permit`; or `trying` while it is decided or bound."""
     plugins: tuple[str, ...] = ()
     """The plugins that gate or rejected it."""
+    message: str = ""
+    """What the plugin says that gates it."""
     wakes: dict[str, str] = {}
     attempts: int = 0
     """Finished attempts, whether or not they are recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from stowplan.api.groups import IN_TREE, Group, GroupKey, GroupObject
@@ -12,14 +13,14 @@ from stowplan.framework import (
     CycleState,
     Handle,
     Hint,
-    Plugin,
     PluginArgs,
     Pod,
     Status,
 )
+from stowplan.framework.plugin import ExplainingPlugin
 
 
-class GroupPlugin(Plugin):
+class GroupPlugin(ExplainingPlugin):
     """Keeps pods of some API groups' pod groups out of the queue until their group can be attempted."""
 
     hints_by_group = True
@@ -39,6 +40,12 @@ class GroupPlugin(Plugin):
     def check_group(self, pod: Pod, key: GroupKey, group: Group | None) -> Status | None:
         """Say why the group is not attempted yet; `group` is None while its object does not exist."""
         raise NotImplementedError
+
+    def explain_pod(self, pod: Pod) -> Iterator[str]:
+        key = self.groups.key_of(pod)
+        group = None if key is None or key.family not in self.group_families else self.groups.find(key)
+        if group is not None and group.faults:
+            yield f"PodGroup {key}: {'; '.join(group.faults)}."
 
     def permit(self, state: CycleState, pod: Pod, node_name: str) -> Status | None:
         return None  # the group cycle has placed the whole group: there is nothing to wait for

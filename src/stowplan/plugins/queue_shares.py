@@ -9,8 +9,9 @@ import msgspec
 import numpy as np
 
 from stowplan.api.groups import DEFAULT_QUEUE
+from stowplan.api.quantity import faults_of
 from stowplan.api.queues import Queue
-from stowplan.plugins.quotas import NOTHING, TOLERANCE, Amounts, amounts_of, faults_of, lacking
+from stowplan.plugins.quotas import NOTHING, TOLERANCE, Amounts, amounts_of, lacking
 
 ROOT = "root"
 MAX_DEPTH = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -25,13 +25,6 @@ TOLERANCE = 0.1
 def amounts_of(given: Mapping[str, Quantity]) -> dict[str, int]:
     """The amounts of a field; a negative one counts as zero."""
     return {name: max(requests.amount_of(name, int(quantity)), 0) for name, quantity in given.items()}
-
-
-def faults_of(field: str, given: Mapping[str, Quantity]) -> Iterator[str]:
-    """What is wrong with the amounts of a field, and what would be right."""
-    for name, quantity in given.items():
-        if quantity < 0:
-            yield f"{field}.{name} is {canonical(quantity)}, which counts as 0; set it to 0 or more"
 
 
 def request_of(pod: Pod) -> dict[str, int]:

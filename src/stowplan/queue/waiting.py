@@ -497,8 +497,11 @@ class Gates:
         plugin = self._gates.get(pod.scheduler_name, {}).get(name)
         if plugin is None:
             return ""
-        with self._observers[pod.scheduler_name].calling("PreEnqueue", plugin):
-            status = status_of("pre_enqueue", plugin.pre_enqueue(pod))
+        try:
+            with self._observers[pod.scheduler_name].calling("PreEnqueue", plugin):
+                status = status_of("pre_enqueue", plugin.pre_enqueue(pod))
+        except BaseException as error:
+            return str(plugin_error(_call_text(name), error, pod, method=(plugin, "pre_enqueue")))
         return "" if status is None else status.message
 
     def _passes(self, name: str, plugin: Plugin, pod: Pod) -> bool:

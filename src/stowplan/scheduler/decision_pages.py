@@ -123,6 +123,7 @@ def _describe_queued(queued: QueuedPod, scheduler: Scheduler) -> Waiting:
     return Waiting(
         place=str(queued.place),
         plugins=tuple(sorted(plugins)),
+        message=scheduler.queue.gate_message(queued.pod.uid),
         wakes=dict(recorder.describe_wakes(profile, plugins)) if waits and recorder and profile else {},
         attempts=queued.attempts,
         until=queued.backoff_expiration if queued.place is Place.BACKOFF else None,

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stowplan.api.quantity import faults_of
 from stowplan.api.queues import ElasticQuota
 from stowplan.cluster.cluster import ClusterView, Totals
 from stowplan.framework import (
@@ -39,7 +40,6 @@ from stowplan.plugins.quotas import (
     choose_victims,
     exceeds,
     excess_text,
-    faults_of,
     request_of,
     with_broken_gangs,
 )

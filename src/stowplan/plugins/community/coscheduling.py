@@ -13,9 +13,11 @@ from stowplan.api.groups import (
     COSCHEDULING,
     KINDS_OF_FAMILY,
     VOLCANO,
+    CoschedulingPodGroup,
     Group,
     GroupKey,
     GroupObject,
+    VolcanoPodGroup,
     task_of,
 )
 from stowplan.api.meta import Object, parse_time
@@ -24,6 +26,7 @@ from stowplan.config.field_errors import child, invalid
 from stowplan.framework import (
     Action,
     ClusterEvent,
+    Handle,
     PluginArgs,
     Pod,
     Queued,
@@ -66,6 +69,16 @@ class Coscheduling(GroupPlugin, SortingPlugin):
         Right("podgroups", ("patch", "update"), VOLCANO),
     )
 
+    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        for kind in (CoschedulingPodGroup, VolcanoPodGroup):
+            handle.watched(kind).follow(self._check)
+
+    def _check(self, old: GroupObject | None, new: GroupObject | None) -> None:
+        before, after = (() if each is None else next(each.groups()).faults for each in (old, new))
+        if new is not None and after and before != after:
+            self.handle.record_event(new, "Warning", "InvalidPodGroup", "; ".join(after))
+
     def queue_sort(self, queued: Queued) -> SortKey:
         """Priority, then the age of the group, then names, so that members are next to each other."""
         pod = queued.pod
@@ -85,7 +98,9 @@ class Coscheduling(GroupPlugin, SortingPlugin):
 
     def check_group(self, pod: Pod, key: GroupKey, group: Group | None) -> Status | None:
         if group is None:
-            return Status.unresolvable("PodGroup not found")
+            fault = self.groups.fault_of(key)
+            unread = f", since it cannot be read: {fault}" if fault else ""
+            return Status.unresolvable(f"PodGroup not found{unread}")
         if group.limits_note:
             return Status.unresolvable(group.limits_note)
         members = [each for each in self.groups.members(key).values() if not each.spec.scheduling_gates]

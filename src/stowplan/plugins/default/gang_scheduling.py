@@ -15,9 +15,9 @@ class GangScheduling(GroupPlugin):
     def check_group(self, pod: Pod, key: GroupKey, group: Group | None) -> Status | None:
         if group is None:
             # parity: kube-scheduler's spelling
-            return Status.unresolvable(
-                f'waiting for pods\'s pod group "{key.name}" to appear in scheduling queue'
-            )
+            text = f'waiting for pods\'s pod group "{key.name}" to appear in scheduling queue'
+            fault = self.groups.fault_of(key)
+            return Status.unresolvable(f"{text}; it cannot be read: {fault}" if fault else text)
         if group.policy == "basic" or group.was_scheduled or self.groups.known_count(key) >= group.min_count:
             return None
         return Status.unresolvable("waiting for minCount pods from a gang to appear in scheduling queue")

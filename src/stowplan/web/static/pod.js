@@ -201,6 +201,7 @@ function waits(key, waiting, decision) {
       {},
       PLACES[waiting.place] ?? waiting.place,
       waiting.plugins.length ? ` Plugins: ${waiting.plugins.join(", ")}.` : "",
+      waiting.message ? ` It says: ${waiting.message}.` : "",
       waiting.until ? ` Its backoff ends in ${duration(Math.max(0, waiting.until - Date.now() / 1000))}.` : "",
     ),
     wakes.length
