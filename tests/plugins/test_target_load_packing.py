@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import pytest
 from alone import plugin_of
@@ -15,6 +16,7 @@ from make import make_node, make_pod
 from stowplan.api.kinds import object_of
 from stowplan.api.node import NodeObject
 from stowplan.errors import ConfigError
+from stowplan.framework import CycleState
 from stowplan.plugins.node_metrics import NodeLoad
 
 NAME = "TargetLoadPacking"
@@ -145,6 +147,27 @@ def test_pods_that_ran_before_the_start_are_in_the_metrics():
     stage.plugin.pod_added(limited(10_000, "old", node="a", status=started))
     stage.take(known(a=0, b=0))
     assert stage.scores(limited(0)) == {"a": 40, "b": 40}
+
+
+@pytest.mark.parametrize("was_read", [False, True], ids=["never read", "not read any more"])
+def test_nodes_that_come_and_go_while_no_metrics_are_read_are_forgotten(was_read):
+    stage = stage_of(NAME, [node("a"), node("b")])
+    if was_read:
+        stage.take(known(a=0, b=0))
+        stage.plugin.pod_added(limited(10_000, "first", node="b"))
+        assert stage.scores(limited(0)) == {"a": 40, "b": 55}
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    pod, state = limited(1000, "job"), CycleState()
+    for number in range(20_000):
+        stage.plugin.reserve(state, pod, f"node-of-a-large-cluster-that-is-scaled-{number}")
+        stage.plugin.unreserve(state, pod, f"node-of-a-large-cluster-that-is-scaled-{number}")
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 100_000
+    stage.plugin.reserve(state, limited(10_000, "second"), "a")
+    stage.take(known(a=0, b=0))
+    assert stage.scores(limited(0)) == {"a": 55, "b": 55 if was_read else 40}
 
 
 def test_a_node_without_data_gets_the_median_and_explain_says_so():

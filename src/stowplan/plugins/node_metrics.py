@@ -677,9 +677,10 @@ class RecentPods:
         self._sums: dict[str, float] = {}
         self._column: Column = np.zeros(0)
         """The sums by row of the live table, except for nodes in `_changed`."""
-        self._layout = 0, -1
-        """Of which table, and which rows it had."""
+        self._layout: tuple[int, int] | None = None
+        """Of which table, and which rows it had; None if the column is to be filled anew."""
         self._changed: set[str] = set()
+        """No more names than the column has rows: while no metrics are read, nobody asks for it."""
 
     def add(self, pod: Pod, node_name: str) -> None:
         since = self._now() if pod.start_time is None else pod.start_time
@@ -709,7 +710,10 @@ class RecentPods:
 
     def _add_up(self, node_name: str) -> None:
         """Drop what the last reading has counted, and add up the rest."""
-        self._changed.add(node_name)
+        if self._layout is not None:
+            self._changed.add(node_name)
+            if len(self._changed) > len(self._column):
+                self._layout, self._changed = None, set()
         since = self._source.read_at - RECENT
         kept = {uid: each for uid, each in self._bound[node_name].items() if each[0] > since}
         if kept:
