@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from sticky_world import TEMPLATE, World, node_with_uid
+from stowplan.api.kinds import object_of
 from stowplan.api.meta import Condition, decode
 from stowplan.client.errors import ApiError, Conflict, Unreachable
+from stowplan.config.gates import EXTENDED_RESOURCE
 from stowplan.sticky.controllers import label_value
 from stowplan.sticky.memory import wire_time
 from stowplan.sticky.resources import (
@@ -19,6 +21,7 @@ from stowplan.sticky.resources import (
 )
 
 KEY = "sticky.example.com/key"
+SOUND, LACKING = ("False", "AsWanted"), ("True", "InsufficientResources")
 
 
 def world_of(*names, **fields):
@@ -430,6 +433,50 @@ async def test_degraded_says_why_a_pod_waits(lacking):
     world.change_node(node_with_uid("n1", allocatable=lacking))
     await world.reconcile()
     assert world.condition("Degraded") == ("True", "InsufficientResources")
+
+
+@pytest.mark.parametrize(
+    ("resource", "class_of", "offered", "disabled", "degraded"),
+    [
+        pytest.param("example.com/gpu", "example.com/gpu", None, False, SOUND, id="a DeviceClass has it"),
+        pytest.param(
+            "deviceclass.resource.kubernetes.io/gpu", None, None, False, SOUND, id="by the name of the class"
+        ),
+        pytest.param(
+            "example.com/gpu", "example.com/nic", None, False, LACKING, id="a class has another one"
+        ),
+        pytest.param(
+            "example.com/gpu", "example.com/gpu", "1", False, LACKING, id="the node counts it itself"
+        ),
+        pytest.param("example.com/gpu", "example.com/gpu", None, True, LACKING, id="the feature is off"),
+    ],
+)
+async def test_devices_of_a_class_are_not_lacking_on_nodes_that_do_not_count_them(
+    resource, class_of, offered, disabled, degraded
+):
+    """DynamicResources allocates them; nothing of that is in what a node has allocatable."""
+    world = world_of("n1")
+    if disabled:
+        world.handle.disabled_gates = frozenset((EXTENDED_RESOURCE,))
+    spec = {"extendedResourceName": class_of} if class_of else {}
+    world.cluster.apply(object_of({"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": spec}))
+    container = {"name": "main", "image": "web", "resources": {"requests": {resource: "2"}}}
+    world.add_job(spec={"template": {"spec": {"containers": [container]}}}, mode="Required")
+    await world.reconcile()
+    pod = world.pods["job-0"]
+    pod["spec"]["nodeName"] = "n1"
+    world.show_pod(pod)
+    await world.reconcile()
+    world.delete_pod("job-0")
+    allocatable = {"cpu": "4", "pods": "110"} | ({resource: offered} if offered else {})
+    world.change_node(node_with_uid("n1", allocatable=allocatable))
+    await world.reconcile()
+    world.pods["job-0"]["status"] = {
+        "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: ..."}]
+    }
+    world.show_pod(world.pods["job-0"])
+    await world.reconcile()
+    assert world.condition("Degraded") == degraded
 
 
 async def test_a_pod_that_cannot_be_read_does_not_stop_its_job():

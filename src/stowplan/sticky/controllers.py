@@ -124,7 +124,7 @@ class StickyJobs:
             slots[index] = news.slot
             notes += news.notes
         lost = _missing_template(job)
-        status = compute_status(job, slots, pods, cluster.nodes, lost or self._faults.get(job.key), now)
+        status = compute_status(job, slots, pods, self._handle, lost or self._faults.get(job.key))
         if status != job.status and (lost is not None or not self._is_futile(job)):
             job = await self._write(job, status)
             lost = _missing_template(job)

@@ -17,6 +17,8 @@ from stowplan.api.requests import amounts, of_spec
 from stowplan.cluster import ClusterView
 from stowplan.cluster.live_nodes import LiveNodeTable
 from stowplan.errors import InputError
+from stowplan.framework import Handle
+from stowplan.plugins.devices.claims import device_class_for
 from stowplan.sticky.memory import record_binding, record_end, seconds_of, wire_time
 from stowplan.sticky.resources import NODE, JobPod, Slot, Stay, StickyJob, StickyJobStatus
 from stowplan.sticky.rules import domain_of, is_available, same_node
@@ -164,20 +166,19 @@ def compute_status(
     job: StickyJob,
     slots: Mapping[int, Slot],
     pods: Mapping[int, JobPod],
-    nodes: LiveNodeTable,
+    handle: Handle,
     fault: Note | None,
-    now: float,
 ) -> StickyJobStatus:
     """`fault` is the reason why pods cannot be created."""
     ours = [slot for index, slot in sorted(slots.items()) if index < job.spec.replicas]
-    conditions = {"Sticky": _sticky(ours), "Degraded": _degraded_condition(job, ours, pods, nodes, fault)}
+    conditions = {"Sticky": _sticky(ours), "Degraded": _degraded_condition(job, ours, pods, handle, fault)}
     return StickyJobStatus(
         last_node=slots[0].last_node if 0 in slots else "",
         slots=tuple(slot for _, slot in sorted(slots.items())),
         active=sum(not pod.is_finished for pod in pods.values()),
         succeeded=sum(slot.outcome == SUCCEEDED for slot in ours),
         failed=sum(slot.failures for slot in ours),
-        conditions=tuple(_conditions(job, conditions, wire_time(now))),
+        conditions=tuple(_conditions(job, conditions, wire_time(handle.now()))),
         observed_generation=job.metadata.generation,
     )
 
@@ -198,7 +199,7 @@ def _degraded_condition(
     job: StickyJob,
     slots: Iterable[Slot],
     pods: Mapping[int, JobPod],
-    nodes: LiveNodeTable,
+    handle: Handle,
     fault: Note | None,
 ) -> tuple[str, str, str]:
     if fault is not None:
@@ -208,7 +209,7 @@ def _degraded_condition(
             text = f"slot {slot.index} failed {slot.failures} times"
             return "True", "BackoffLimitExceeded", text
         pod = pods.get(slot.index)
-        if pod is not None and not pod.node_name and (found := _why_pending(job, slot, pod, nodes)):
+        if pod is not None and not pod.node_name and (found := _why_pending(job, slot, pod, handle)):
             return "True", *found
         if slot.returned is False and job.spec.stickiness.mode == "RequiredThenPreferred":
             grace = job.spec.stickiness.grace_seconds
@@ -220,22 +221,24 @@ def _degraded_condition(
     return SOUND
 
 
-def _why_pending(job: StickyJob, slot: Slot, pod: JobPod, nodes: LiveNodeTable) -> tuple[str, str] | None:
+def _why_pending(job: StickyJob, slot: Slot, pod: JobPod, handle: Handle) -> tuple[str, str] | None:
     """Why a pod cannot return to its old node, if that is known."""
     if not slot.last_node:
         return None
+    nodes = handle.cluster.nodes
     node = same_node(nodes, slot.last_node, slot.last_node_uid, job.spec.stickiness)
     if node is None:
         return "NodeGone", f"slot {slot.index} waits for node {slot.last_node}, which no longer exists"
     if not is_available(node):
         return "NodeUnschedulable", f"slot {slot.index} waits for node {node.name}, which is unavailable"
     said = pod.scheduled
-    if said is None or said.status != "False" or not _lacks_resources(pod, node.name, nodes):
+    if said is None or said.status != "False" or not _lacks_resources(pod, node.name, handle):
         return None
     return "InsufficientResources", f"slot {slot.index}: {said.message}"
 
 
-def _lacks_resources(pod: JobPod, node_name: str, nodes: LiveNodeTable) -> bool:
+def _lacks_resources(pod: JobPod, node_name: str, handle: Handle) -> bool:
+    nodes = handle.cluster.nodes
     row = nodes.row_of(node_name)
     try:
         wanted = amounts(of_spec(decode(PodSpec, pod.spec)))
@@ -243,6 +246,7 @@ def _lacks_resources(pod: JobPod, node_name: str, nodes: LiveNodeTable) -> bool:
         return False
     return bool(nodes.pod_count[row] >= nodes.allocatable["pods"][row]) or any(
         amount > nodes.allocatable[resource][row] - nodes.requested[resource][row]
+        and (nodes.allocatable[resource][row] > 0 or device_class_for(handle, resource) is None)
         for resource, amount in wanted.items()
     )
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from stowplan.api import requests
 from stowplan.api.groups import Group
 from stowplan.api.pod import Shape
-from stowplan.api.resource import DeviceClass, DeviceClassIndex
+from stowplan.api.resource import DeviceClass
 from stowplan.cluster.columns import EXACT_BELOW, Number, larger, percent, smaller, whole
-from stowplan.config.gates import EXTENDED_RESOURCE
 from stowplan.framework import (
     MAX_SCORE,
     Action,
@@ -36,6 +35,7 @@ from stowplan.plugins.args import (
     NodeResourcesFitArgs,
     ShapePoint,
 )
+from stowplan.plugins.devices.claims import device_class_for
 from stowplan.plugins.devices.ledger import DeviceCounts
 
 Ints = NDArray[np.int64]
@@ -196,13 +196,7 @@ class NodeResourcesFit(ExplainingPlugin):
         )
 
     def _class_for(self, resource: str) -> DeviceClass | None:
-        """The DeviceClass that provides the resource."""
-        classes = self.handle.cluster.device_classes
-        if not len(classes) or not requests.is_device_resource(resource):
-            return None
-        if EXTENDED_RESOURCE in self.handle.disabled_gates:
-            return None
-        return DeviceClassIndex.of(classes).class_for(resource)
+        return device_class_for(self.handle, resource)
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
         return (

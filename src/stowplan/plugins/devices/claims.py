@@ -22,6 +22,7 @@ from stowplan.api.resource import (
     DeviceAllocation,
     DeviceClaim,
     DeviceClass,
+    DeviceClassIndex,
     DeviceRequest,
     DeviceRequestDetails,
     DeviceSelector,
@@ -29,7 +30,8 @@ from stowplan.api.resource import (
     ResourceClaim,
     ResourceClaimSpec,
 )
-from stowplan.framework import Node
+from stowplan.config.gates import EXTENDED_RESOURCE
+from stowplan.framework import Handle, Node
 from stowplan.plugins.devices.pools import AllocationError, DeviceId, OfferedDevice
 
 MAX_LOG = 4096
@@ -323,6 +325,17 @@ def special_claim(pod: Pod, claims: Iterable[ResourceClaim]) -> ResourceClaim:
             annotations={EXTENDED_RESOURCE_CLAIM: "true"},
         )
     )
+
+
+def device_class_for(handle: Handle, resource: str) -> DeviceClass | None:
+    """The DeviceClass whose devices serve requests for an extended resource.
+
+    Nodes that do not count the resource themselves leave it to DynamicResources.
+    """
+    classes = handle.cluster.device_classes
+    if not len(classes) or not is_device_resource(resource) or EXTENDED_RESOURCE in handle.disabled_gates:
+        return None
+    return DeviceClassIndex.of(classes).class_for(resource)
 
 
 def with_requests(claim: ResourceClaim, requests: Iterable[DeviceRequest]) -> ResourceClaim:
