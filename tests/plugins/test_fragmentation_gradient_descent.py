@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from make import make_node, make_pod
+from make import planner as make_planner
 from stowplan.api.pod import Pod
 from stowplan.embedded.cluster import embedded_cluster
 from stowplan.errors import ConfigError
@@ -191,6 +192,29 @@ def test_unreserve_forgets_the_devices():
     assert refusals(found.decide(pod("whole", count=1))) == {}
     found.cluster.apply(pod("one", 500, index=0, node="n"))
     assert refusals(found.decide(pod("whole", count=1))) != {}
+
+
+def test_devices_that_another_profile_has_chosen_are_taken():
+    """The pod leaves 400 thousandths of GPU 1 to others, who can use them, and takes of GPU 0."""
+    enabled = [{"name": each} for each in ("PrioritySort", "DefaultBinder", NAME)]
+    typical = [{"weight": 1, "cpu": 1000, "count": 1, "milli": 400}]
+    profiles = [
+        {
+            "schedulerName": name,
+            "plugins": {"multiPoint": {"disabled": [{"name": "*"}], "enabled": enabled}},
+            "pluginConfig": [{"name": NAME, "args": {"typicalPods": typical}}],
+        }
+        for name in ("one", "other")
+    ]
+    kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    objects = [node(gpus=2), pod("running", 600, index=1, node="n")]
+    found = make_planner(objects, kind | {"profiles": profiles})
+    assert refusals(found.decide(pod("whole", count=1, schedulerName="other"))) == {}
+    decision = found.decide(pod("part", 300, schedulerName="one"))
+    found.carry_out(decision)
+    assert found.profiles["one"].plugins[NAME].reserve(decision.state, decision.pod, "n") is None
+    for name in ("one", "other"):
+        assert refusals(found.decide(pod("whole", count=1, schedulerName=name))) != {}
 
 
 def test_reserve_on_a_node_that_filled_up_or_is_gone():
@@ -380,6 +404,25 @@ def test_they_are_learned_from_the_pods_of_the_cluster():
     mixed = [{"weight": 40, "cpu": 1000, "count": 1, "milli": 1000}, TYPICAL[1] | {"weight": 4, "cpu": 1000}]
     expected = alone(NAME, *objects, args={"typicalPods": mixed})
     assert scores(learned.decide(wanted)) == scores(expected.decide(wanted))
+
+
+@pytest.mark.parametrize(("rare", "is_typical"), [(5, False), (6, True)])
+def test_the_most_frequent_shapes_that_cover_95_percent_are_typical(rare, is_typical):
+    """A rare shape that needs a whole GPU makes half a free one a fragment."""
+    objects = [node("a", 1), node("b", 1), pod("x", 500, index=0, node="b")]
+    learned = alone(NAME, *objects)
+    for number in range(100 - rare - 1):  # and the one on b
+        learned.followers.tell(pod(f"half{number}", 500))
+    for number in range(rare):
+        learned.followers.tell(pod(f"whole{number}", count=1))
+    shapes = [{"weight": 100 - rare, "cpu": 1000, "count": 1, "milli": 500}]
+    if is_typical:
+        shapes.append({"weight": rare, "cpu": 1000, "count": 1, "milli": 1000})
+    expected = alone(NAME, *objects, args={"typicalPods": shapes})
+    wanted = pod("new", 500)
+    assert scores(learned.decide(wanted)) == scores(expected.decide(wanted))
+    other = alone(NAME, *objects, args={"typicalPods": shapes[:1]})
+    assert (scores(learned.decide(wanted)) == scores(other.decide(wanted))) != is_typical
 
 
 def test_without_any_pod_to_learn_from_nothing_is_preferred():

@@ -8,7 +8,7 @@ import pytest
 from alone import plugin_of
 from hypothesis import given
 from hypothesis import strategies as st
-from load_stage import NOW, OTHER_REQUESTS, answer, cpu, half_up, memory, served, stage_of
+from load_stage import NOW, OTHER_REQUESTS, answer, cpu, half_up, memory, metric, served, stage_of
 
 from make import make_node, make_pod
 from stowplan.errors import ConfigError
@@ -38,6 +38,9 @@ POD = make_pod(requests={"cpu": "1", "memory": "4Gi"})
         pytest.param(cpu(100, 0), {}, 50, id="full"),
         pytest.param(cpu(5000, 5000), {}, 0, id="more than all"),
         pytest.param(memory(50, 5), {}, 66, id="memory alone"),
+        pytest.param([*cpu(25, 5), metric("CPU", "Latest", 90)], {}, 79, id="the average, not the latest"),
+        pytest.param([metric("CPU", "Latest", 90), *cpu(25, 5)], {}, 79, id="in any order"),
+        pytest.param([metric("CPU", "Latest", 25)], {}, 81, id="the latest if there is no average: 81.25"),
     ],
 )
 async def test_golden_numbers(metrics, args, expected):

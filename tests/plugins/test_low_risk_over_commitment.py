@@ -124,6 +124,18 @@ def test_arguments():
 
 
 @pytest.mark.parametrize(
+    ("weights", "expected"), [({"cpu": 0}, 75), ({"memory": 1}, 50), ({"memory": 0}, 100)]
+)
+def test_a_resource_without_a_weight_counts_half(weights, expected):
+    """The limit is 128 of 64 GiB, so the risk is 64/127. How much memory is in use is not known."""
+    stage = stage_of(NAME, [node("a"), node("b")], riskLimitWeights=weights)
+    stage.take(dict.fromkeys("ab", NodeLoad(cpu=0, cpu_deviation=0, last_cpu=0)))
+    resources = {"requests": {"memory": "1Gi"}, "limits": {"memory": "128Gi"}}
+    found = stage.scores(make_pod("new", containers=[{"name": "main", "resources": resources}]))
+    assert found == {"a": expected, "b": expected}
+
+
+@pytest.mark.parametrize(
     ("a", "b", "x", "expected"),
     [
         (1, 1, 0.3, 0.3),

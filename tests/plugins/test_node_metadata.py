@@ -49,6 +49,7 @@ def given_to(*values, **args):
         pytest.param("Lowest", ["10", "many", "30"], [100, 0, 1], id="no number"),
         pytest.param("Highest", [None, "x"], [0, 0], id="nothing known"),
         pytest.param("Highest", ["-1.9", "1.9", "1e1"], [1, 19, 100], id="cut off"),
+        pytest.param("Highest", ["0.2", "0.9", "-0.9"], [1, 1, 1], id="fractions do not count"),
         pytest.param("Highest", ["nan", "inf", "-inf", "1e400", "9" * 300, "", "1_0", "0x1", "7"],
                      [0, 0, 0, 0, 0, 0, 0, 0, 1], id="impossible values"),
         pytest.param("Highest", ["9.2e18", "-9.2e18", "0"], [100, 1, 50], id="as large as they can be"),

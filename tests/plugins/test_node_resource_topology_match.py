@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from make import make_node, make_pod
+from make import planner as make_planner
 from stowplan.api.meta import decode
 from stowplan.api.node import NodeObject
 from stowplan.errors import ConfigError
@@ -423,6 +424,18 @@ def test_least_numa_nodes(cpu, attributes, expected):
     assert scored(pod(need(cpu)), *zones, strategy="LeastNUMANodes", attributes=attributes) == expected
 
 
+@pytest.mark.parametrize(("far", "expected"), [(False, 10), (True, 4)])
+def test_least_numa_nodes_that_are_all_needed(far, expected):
+    """Of nine, the eight that have CPUs; the ninth is nearer to the others than they are to each other."""
+    costs = dict.fromkeys(range(9), 10)
+    zones = [
+        zone(number, costs | ({8: 5} if far else {}), cpu=4 if number < 8 else 0, memory="8Gi")
+        for number in range(9)
+    ]
+    wanted = pod(need(32), name="large")
+    assert scored(wanted, *zones, strategy="LeastNUMANodes", attributes=()) == expected
+
+
 def test_least_numa_nodes_that_are_far_apart():
     zones = [
         zone(0, {0: 10, 1: 20, 2: 40}, cpu=4, memory="8Gi"),
@@ -498,6 +511,48 @@ def test_placed_pods_are_subtracted_until_the_object_must_have_them():
     plugin.reserve(None, placed, "n")
     plugin.unreserve(None, placed, "n")
     assert refusals(planner.decide(pod(need(8)))) == {}
+
+
+def two_profiles(*objects, **args):
+    enabled = [{"name": each} for each in ("PrioritySort", "DefaultBinder", NAME)]
+    profiles = [
+        {
+            "schedulerName": name,
+            "plugins": {"multiPoint": {"disabled": [{"name": "*"}], "enabled": enabled}},
+            "pluginConfig": [{"name": NAME, "args": args | more}],
+        }
+        for name, more in (("one", {}), ("other", {"scoringStrategy": {"type": "LeastNUMANodes"}}))
+    ]
+    kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    return make_planner(objects, kind | {"profiles": profiles})
+
+
+def test_pods_that_another_profile_has_just_placed_are_subtracted():
+    planner = two_profiles(node(), topology(*TWO), cacheResyncPeriodSeconds=5)
+    one, now = planner.profiles["one"].plugins[NAME], [0.0]
+    for profile in planner.profiles.values():
+        profile.handle.now = lambda: now[0]
+    placed, wanted = pod(need(5), name="placed"), pod(need(4), schedulerName="other")
+    assert refusals(planner.decide(wanted)) == {}
+    one.reserve(None, placed, "n")
+    assert refusals(planner.decide(wanted)) == cannot("container")
+    asyncio.run(one.post_bind(None, placed, "n"))
+    now[0] = 5.0
+    assert refusals(planner.decide(wanted)) == cannot("container")
+    planner.cluster.apply(topology(*TWO))
+    assert refusals(planner.decide(wanted)) == {}
+    one.reserve(None, placed, "n")
+    one.unreserve(None, placed, "n")
+    assert refusals(planner.decide(wanted)) == {}
+
+
+def test_nodes_with_pods_that_another_profile_has_reserved_can_be_left_out():
+    planner = two_profiles(node(), topology(*TWO), discardReservedNodes=True)
+    one, wanted = planner.profiles["one"].plugins[NAME], pod(need(1), schedulerName="other")
+    one.reserve(None, pod(need(1), name="first"), "n")
+    assert refusals(planner.decide(wanted)) == {"n": (UNSCHEDULABLE, "invalid node topology data")}
+    asyncio.run(one.post_bind(None, pod(need(1), name="first"), "n"))
+    assert refusals(planner.decide(wanted)) == {}
 
 
 # Fingerprints

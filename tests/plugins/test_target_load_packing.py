@@ -125,6 +125,15 @@ def test_pods_bound_since_the_reading_count():
     assert stage.scores(limited(0)) == {"a": 40, "b": 40}
 
 
+@pytest.mark.parametrize(("after", "expected"), [(0, 55), (59, 55), (60, 40)])
+def test_pods_bound_less_than_a_minute_before_the_reading_ended_count(after, expected):
+    stage = stage_of(NAME, [node("a"), node("b")])
+    stage.plugin.pod_added(limited(10_000, "first", node="a"))
+    stage.time += after
+    stage.take(known(a=0, b=0), stage.time)
+    assert stage.scores(limited(0)) == {"a": expected, "b": 40}
+
+
 def test_a_pod_counts_from_when_it_is_placed_until_it_is_gone():
     stage = stage_of(NAME, [node("a"), node("b")])
     stage.take(known(a=0, b=10))

@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
 from stowplan.api.node import NodeStatus
 from stowplan.api.quantity import NANO
 from stowplan.api.requests import amount_of, amounts, quality_of
+from stowplan.cluster import ClusterView
 from stowplan.framework import Column, CustomResource, Definition, Handle, Pod, Quantity, Wire, keyed_by
 from stowplan.plugins.pod_fingerprint import VERSION, fingerprint
 from stowplan.plugins.quotas import amount_text
@@ -279,6 +281,8 @@ class Topologies:
         """Nodes of which the object or the pods changed, so that they may agree by now."""
         self._appeared: set[str] = set()
         """Nodes of which the object came after pods: it may not have those that other schedulers placed."""
+        self._of_all_profiles = _by_cluster.setdefault(handle.cluster, WeakSet())
+        self._of_all_profiles.add(self)
         self.faults: dict[str, str] = {}
         """What is wrong with the object of a node, where anything is."""
 
@@ -454,20 +458,35 @@ class Topologies:
         """What pods take of a resource that the object may not have yet."""
         return sum(each.request.get(resource, 0) for each in self._held.get(name, {}).values())
 
-    # Pods that were just placed
+    # Pods that were just placed, by this profile or another one
 
     def reserve(self, pod: Pod, node_name: str) -> None:
+        for each in self._of_all_profiles:
+            each._hold(pod, node_name)
+
+    def unreserve(self, pod: Pod, node_name: str) -> None:
+        for each in self._of_all_profiles:
+            each._release(pod, node_name)
+
+    def bound(self, pod: Pod, node_name: str) -> None:
+        for each in self._of_all_profiles:
+            each._confirm(pod, node_name)
+
+    def _hold(self, pod: Pod, node_name: str) -> None:
         if self._discards or self._period:
             self._held.setdefault(node_name, {})[pod.uid] = Held(dict(demand_of(pod).pod.request))
             self._handle.cluster.nodes.touch(node_name)
 
-    def unreserve(self, pod: Pod, node_name: str) -> None:
+    def _release(self, pod: Pod, node_name: str) -> None:
         if self._held.get(node_name, {}).pop(pod.uid, None) is not None:
             self._handle.cluster.nodes.touch(node_name)
 
-    def bound(self, pod: Pod, node_name: str) -> None:
+    def _confirm(self, pod: Pod, node_name: str) -> None:
         held = self._held.get(node_name, {}).get(pod.uid)
         if held is not None:
             held.bound_at = self._handle.now()
-            if self._discards or not self._period:
-                self.unreserve(pod, node_name)
+            if self._discards:
+                self._release(pod, node_name)
+
+
+_by_cluster: WeakKeyDictionary[ClusterView, WeakSet[Topologies]] = WeakKeyDictionary()

@@ -15,12 +15,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stowplan.api.quantity import parse
 from stowplan.api.resource import ResourceClaim
+from stowplan.cluster import ClusterView
 from stowplan.cluster.node_table import NodeRow, NodeSubset
 from stowplan.config.field_errors import child, invalid, required
 from stowplan.framework import (
@@ -221,6 +223,9 @@ class Slices:
             yield self._ledger.get(f"{pod.namespace}/{name}") if name else None
 
 
+_taken_by_cluster: WeakKeyDictionary[ClusterView, dict[str, dict[str, tuple[int, ...]]]] = WeakKeyDictionary()
+
+
 class FragmentationGradientDescent(Plugin):
     args: FragmentationGradientDescentArgs
     reads = Reads.USAGE
@@ -233,8 +238,9 @@ class FragmentationGradientDescent(Plugin):
         """Grows with each change of the typical pods."""
         self._generation = 0
         """Grows whenever states get new numbers."""
-        self._taken: dict[str, tuple[int, ...]] = {}
-        """The numbers of the GPUs that were chosen for a pod, by uid."""
+        by_resource = _taken_by_cluster.setdefault(handle.cluster, {})
+        self._taken = by_resource.setdefault(args.gpu_resource, {})
+        """The numbers of the GPUs that were chosen for a pod, by uid, also by other profiles."""
         self._reported: set[str] = set()
         """The uids of pods of which something was reported."""
         self._seen: Counter[Request] = Counter()
