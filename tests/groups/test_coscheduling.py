@@ -159,6 +159,18 @@ async def test_impossible_values_of_a_group_are_named_and_let_its_pods_pass(grou
         assert record.notes == ((f"PodGroup default/g: {faults}.",) if faults else ())
 
 
+async def test_a_group_that_lacks_resources_names_its_impossible_values_too():
+    decisions = Decisions()
+    async with co_stage(decisions=decisions) as stage:
+        stage.see(node("n1"), x_group(minMember=1, minResources={"cpu": "-1", "": "3"}), labelled("p0"))
+        await stage.settle()
+        assert last_text(stage, "p0") == "resource gap: '' 3"
+        record, *_ = decisions.recent.of("default/p0")
+        assert record.notes == (
+            "PodGroup default/g: spec.minResources.cpu is -1, which counts as 0; set it to 0 or more.",
+        )
+
+
 async def test_impossible_values_of_a_group_are_reported_once():
     async with co_stage() as stage:
         bad, counted, worse = (x_group(minMember=least) for least in (0, 0, -1))

@@ -11,6 +11,7 @@ from test_coscheduling import labelled, x_group
 from make import planner
 from scheduler_staging import node, pod, staged
 from stowplan.api.kinds import object_of
+from stowplan.journal import Decisions
 
 PROFILE = {
     "plugins": {
@@ -57,6 +58,23 @@ def quota_stage(**options):
 def text_of(stage, key):
     found = stage.api.conditions(key)
     return found[-1]["message"] if found else ""
+
+
+async def test_decisions_say_what_is_wrong_with_the_quota():
+    decisions = Decisions()
+    async with quota_stage(decisions=decisions) as stage:
+        bad = quota(min={"cpu": "-1"}, max={"memory": "1Gi"})
+        stage.see(node("n1"), bad, quota("other", **cpus(4, 4)), pod("p"), within("other", "q"))
+        await stage.settle()
+        (record,), (other,) = (decisions.recent.of(key) for key in ("default/p", "other/q"))
+        assert record.notes == (
+            "ElasticQuota default/q: spec.min.cpu is -1, which counts as 0; set it to 0 or more.",
+        )
+        assert other.notes == ()
+        stage.change(bad, quota(min={"cpu": "1"}))
+        stage.see(pod("later"))
+        await stage.settle()
+        assert decisions.recent.of("default/later")[0].notes == ()
 
 
 async def test_scenario_75_a_group_above_the_maximum_waits_as_a_whole():

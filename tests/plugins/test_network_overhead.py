@@ -10,6 +10,7 @@ from alone import UNSCHEDULABLE, refusals, scores
 from alone import planner as alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from make import make_node, make_pod
 from stowplan import Action, ClusterEvent, Hint, Resource
@@ -331,6 +332,32 @@ def test_only_so_many_dependencies_of_a_workload_count():
     assert events == [
         ("InvalidAppGroup", f"only the first {MAX_DEPENDENCIES} dependencies count of front"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "cost", "said"),
+    [
+        pytest.param(ZONE, 2**31, None, id="a high cost"),
+        pytest.param(
+            ZONE,
+            2**62,
+            f"networkCost above {2**31} counts as {2**31}: z2 to z1: {2**62}",
+            id="a cost too high",
+        ),
+        pytest.param(
+            "zone", 5, f"topologyKey must be {REGION} or {ZONE}; ignored: zone", id="a key that is not used"
+        ),
+    ],
+)
+def test_what_is_ignored_of_a_network_topology_is_reported(key, cost, said):
+    planner, events = watching(peer("p", "a"), app_group(("cart", 0)))
+    made = network({("z2", "z1"): cost}, {})
+    weights = made.spec.weights[0]
+    renamed = [replace(each, topology_key=key) for each in weights.topology_list if each.topology_key == ZONE]
+    spec = replace(made.spec, weights=(replace(weights, topology_list=tuple(renamed)),))
+    planner.cluster.watched(NetworkTopology).put(replace(made, spec=spec))
+    assert events == ([] if said is None else [("InvalidNetworkTopology", said)])
+    assert planner.decide(pod()).chosen is not None
 
 
 def test_a_negative_cost_counts_as_missing():

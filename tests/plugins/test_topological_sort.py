@@ -16,6 +16,7 @@ from stowplan.api.meta import decode
 from stowplan.api.pod import Pod
 from stowplan.embedded.cluster import embedded_cluster
 from stowplan.errors import ConfigError
+from stowplan.journal import Decisions
 from stowplan.plugins.app_groups import GROUP_LABEL, WORKLOAD_LABEL, AppGroup
 
 
@@ -303,6 +304,37 @@ async def test_what_does_not_change_the_order_costs_nothing_for_each_pod_in_the_
         assert plugin.pods_to_sort_again(SHOP, counted) == ()
         assert [each.name for each in plugin.pods_to_sort_again(SHOP, None)] == ["cart"]
         assert plugin.pods_to_sort_again(None, OTHER) == ()
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [
+        pytest.param(
+            None,
+            "TopologicalSort sorts it as a pod without AppGroup: AppGroup shop does not exist in namespace "
+            "default.",
+            id="it does not exist",
+        ),
+        pytest.param(
+            app_group("shop", workload("cart", "redis"), workload("redis", "cart")),
+            "TopologicalSort: in AppGroup default/shop, workloads cart, redis depend on each other in a "
+            "cycle, so that they are sorted as listed; write status.topologyOrder for another order.",
+            id="a cycle",
+        ),
+        pytest.param(front_first(), None, id="nothing is wrong"),
+    ],
+)
+async def test_decisions_say_what_is_wrong_with_the_app_group(group, sentence):
+    decisions = Decisions()
+    async with staged(config={"profiles": config()["profiles"]}, decisions=decisions) as stage:
+        stage.scheduler.cluster.watched(AppGroup).is_served = True
+        if group is not None:
+            stage.scheduler.handlers.on_event("added", None, group)
+        stage.see(node("n1"), queued_pod("cart"), pod("other"))
+        await stage.settle()
+        (record,), (other,) = (decisions.recent.of(f"default/{name}") for name in ("cart", "other"))
+        assert record.notes == (() if sentence is None else (sentence,))
+        assert other.notes == ()
 
 
 async def test_a_cycle_that_a_standby_has_seen_is_reported_once_it_leads():

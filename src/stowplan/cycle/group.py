@@ -208,6 +208,8 @@ class _GroupCycle:
 
     def _without_placement(self, message: str) -> GroupDecision:
         members = [Member(pod, Decision(pod, self._host.nodes)) for pod in self._pods]
+        for each in members:
+            each.decision.notes = tuple(self._host.profile.notes_on(each.pod))
         return GroupDecision(self._group, Result.UNSCHEDULABLE, members, message, needed=self._needed)
 
     # Without domains
@@ -431,7 +433,7 @@ def resource_gap(group: Group, nodes: LiveNodeTable, placed: Sequence[Pod]) -> s
         if wanted > free:
             missing = wanted - free
             amount = f"{missing / 1000:g}" if name == "cpu" else str(missing)
-            gaps.append(f"{name} {amount}")
+            gaps.append(f"{name or repr('')} {amount}")
     return f"resource gap: {', '.join(gaps)}" if gaps else ""
 
 

@@ -25,7 +25,6 @@ from stowplan.framework import (
     Node,
     NodeTable,
     Nomination,
-    Plugin,
     PluginArgs,
     Pod,
     Reject,
@@ -34,6 +33,7 @@ from stowplan.framework import (
     Status,
 )
 from stowplan.framework.handle import not_eligible, preemption_status
+from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.group_members import not_alone
 from stowplan.plugins.quotas import (
     amounts_of,
@@ -196,7 +196,7 @@ def is_over_min(quota: Quota, used: Mapping[str, int]) -> bool:
     return any(used.get(name, 0) > least for name, least in quota.least.items())
 
 
-class CapacityScheduling(Plugin):
+class CapacityScheduling(ExplainingPlugin):
     enables = {"preFilter": ("filter",), "reserve": ()}
     watches = (ElasticQuota,)
     preempts = True
@@ -222,6 +222,8 @@ class CapacityScheduling(Plugin):
         # The status changes with every pod that starts or ends.
         if old is None or new is None or old.spec != new.spec:
             self._is_outdated = True
+        if old is not None and new is None:
+            self._reported.pop(old.metadata.uid, None)
 
     def _quotas(self) -> Quotas:
         if self._is_outdated:
@@ -257,6 +259,11 @@ class CapacityScheduling(Plugin):
             self._reported[item.metadata.uid] = text
             if text:
                 self.handle.record_event(item, "Warning", "InvalidElasticQuota", text)
+
+    def explain_pod(self, pod: Pod) -> Iterator[str]:
+        quota = self._quotas().by_namespace.get(pod.namespace)
+        if quota is not None and (text := self._reported.get(quota.item.metadata.uid)):
+            yield f"ElasticQuota {quota.item.key}: {text}."
 
     # Whether a pod may be placed
 

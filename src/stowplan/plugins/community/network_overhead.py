@@ -483,15 +483,16 @@ class NetworkOverhead(ExplainingPlugin):
     def _check_topology(self, old: NetworkTopology | None, new: NetworkTopology | None) -> None:
         if new is None or (old is not None and old.spec == new.spec) or new is not self._topology():
             return
-        bad = [
-            f"{origin} to {each.destination}: {each.network_cost}"
-            for weights in new.spec.weights
-            for _, origin, each in listed_costs(weights)
-            if each.network_cost < 0
-        ]
-        if bad:
-            text = f"networkCost must not be negative; these count as missing: {'; '.join(bad[:5])}"
-            self.handle.record_event(new, "Warning", "InvalidNetworkTopology", text)
+        texts, found = [], [each for weights in new.spec.weights for each in listed_costs(weights)]
+        costs = [(f"{origin} to {each.destination}", each.network_cost) for _, origin, each in found]
+        if bad := [f"{way}: {cost}" for way, cost in costs if cost < 0]:
+            texts.append(f"networkCost must not be negative; these count as missing: {'; '.join(bad[:5])}")
+        if bad := [f"{way}: {cost}" for way, cost in costs if cost > MAX_COST]:
+            texts.append(f"networkCost above {MAX_COST} counts as {MAX_COST}: {'; '.join(bad[:5])}")
+        if unknown := sorted({key for key, _, _ in found if key not in (REGION, ZONE)}):
+            texts.append(f"topologyKey must be {REGION} or {ZONE}; ignored: {', '.join(unknown[:5])}")
+        if texts:
+            self.handle.record_event(new, "Warning", "InvalidNetworkTopology", "; ".join(texts))
 
     # When to attempt a rejected pod again
 

@@ -6,11 +6,11 @@ Pods of different AppGroups, and pods without one, are sorted as by PrioritySort
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from stowplan.framework import Handle, Pod, Queued
-from stowplan.framework.plugin import SortingPlugin
+from stowplan.framework.plugin import ExplainingPlugin, SortingPlugin
 from stowplan.plugins.app_groups import GROUP_LABEL, WORKLOAD_LABEL, AppGroup, AppGroupArgs, AppGroups
 
 UNLISTED = -1
@@ -29,7 +29,7 @@ class Waiting(NamedTuple):
     uids: set[str]
 
 
-class TopologicalSort(SortingPlugin):
+class TopologicalSort(SortingPlugin, ExplainingPlugin):
     args: TopologicalSortArgs
     watches = (AppGroup,)
 
@@ -37,8 +37,8 @@ class TopologicalSort(SortingPlugin):
         super().__init__(args, handle)
         self._groups = AppGroups(handle, args.namespaces)
         handle.watched(AppGroup).follow(self._follow)
-        self._orders: dict[str, Mapping[str, int]] = {}
-        """By AppGroup: the place of each workload."""
+        self._orders: dict[str, tuple[Mapping[str, int], str]] = {}
+        """By AppGroup: the place of each workload, and what is wrong with it."""
         self._group_of: dict[str, tuple[str, str]] = {}
         """The AppGroup of each pod in the queue, by uid: its name, as labelled, and its key if it exists."""
         self._naming: dict[str, dict[str, Pod]] = {}
@@ -62,8 +62,17 @@ class TopologicalSort(SortingPlugin):
         if waiting is None:
             waiting = self._waiting[key] = Waiting(queued.timestamp, set())
         waiting.uids.add(pod.uid)
-        place = self._order(group).get(pod.labels.get(WORKLOAD_LABEL, ""), UNLISTED)
+        place = self._order(group)[0].get(pod.labels.get(WORKLOAD_LABEL, ""), UNLISTED)
         return (-pod.priority, waiting.since, key, place, queued.timestamp)
+
+    def explain_pod(self, pod: Pod) -> Iterator[str]:
+        if not pod.labels.get(GROUP_LABEL):
+            return
+        group = self._groups.find(pod)
+        if group is None:
+            yield f"{self.name} sorts it as a pod without AppGroup: {self._groups.missing_text(pod)}."
+        elif text := self._order(group)[1]:
+            yield f"{self.name}: in AppGroup {group.key}, {text}."
 
     def pods_to_sort_again(self, old: AppGroup | None, new: AppGroup | None) -> tuple[Pod, ...]:
         if old is not None and new is not None and _order_source(old) == _order_source(new):
@@ -96,20 +105,20 @@ class TopologicalSort(SortingPlugin):
         if item is not None:
             self._orders.pop(item.key, None)
 
-    def _order(self, group: AppGroup) -> Mapping[str, int]:
+    def _order(self, group: AppGroup) -> tuple[Mapping[str, int], str]:
         found = self._orders.get(group.key)
         if found is None:
-            listed = sorted(group.status.topology_order, key=lambda each: -each.index)
-            found = {each.workload.selector: each.index for each in listed}
-            if not found:
-                found, cycle = sort_workloads(group)
+            listed, text = sorted(group.status.topology_order, key=lambda each: -each.index), ""
+            order = {each.workload.selector: each.index for each in listed}
+            if not order:
+                order, cycle = sort_workloads(group)
                 if cycle:
                     text = (
                         f"workloads {', '.join(cycle[:5])} depend on each other in a cycle, so that they are "
                         "sorted as listed; write status.topologyOrder for another order"
                     )
                     self.handle.record_event(group, "Warning", "CyclicAppGroup", text)
-            self._orders[group.key] = found
+            found = self._orders[group.key] = (order, text)
         return found
 
 
