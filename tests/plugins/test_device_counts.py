@@ -296,7 +296,7 @@ def test_an_allocation_counts_from_when_it_is_reserved():
     assert scores(found.decide(asking())) == {"n1": 62, "n2": 75}
     ledger = ClaimLedger.of(found.profiles["default-scheduler"].handle)
     claim = read_claim(held("d0"))
-    ledger.reserve(claim, claim.allocation or Allocation())
+    ledger.reserve(claim, claim.allocation or Allocation(), asking())
     assert scores(found.decide(asking())) == {"n1": 37, "n2": 75}
     ledger.release(claim.metadata.uid)
     assert scores(found.decide(asking())) == {"n1": 62, "n2": 75}

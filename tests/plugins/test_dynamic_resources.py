@@ -29,6 +29,7 @@ from device_objects import (
 from msgspec.structs import replace
 
 from example_share import SHARE
+from stowplan.api.groups import IN_TREE
 from stowplan.api.meta import Object
 from stowplan.api.pod import Pod
 from stowplan.api.resource import FINALIZER, ResourceClaim
@@ -114,7 +115,13 @@ class World:
     def __init__(self, *objects: dict[str, Any], **args: float) -> None:
         self.cluster = cluster_of(*objects)
         self.server, self.now = Server(self.cluster), NOW
-        self.handle = Handle(self.cluster, now=lambda: self.now, api=self.server)
+        self.activated: list[str] = []
+        self.handle = Handle(
+            self.cluster,
+            now=lambda: self.now,
+            api=self.server,
+            activate=lambda pods: self.activated.extend(each.name for each in pods),
+        )
         self.plugin = DynamicResources(DynamicResourcesArgs(**args), self.handle)
         self.plugin.writer.poll_seconds = 0.0
 
@@ -424,6 +431,44 @@ def test_what_is_reserved_is_not_given_to_others():
     )
     world.plugin.unreserve(state, first, "n1")
     assert world.filtered(second)[1] == {}
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_pod_is_held_back_while_its_claim_is_allocated_for_another(is_written):
+    world = World(GPU, node(), a_slice("s", "d0"), claim(ask()))
+    first, second = pod(uses(), name="first"), pod(uses(), name="second")
+    assert world.plugin.pre_enqueue(second) is None
+    state = world.placed(first)
+    assert said(world.plugin.pre_enqueue(second)) == (
+        "UnschedulableAndUnresolvable",
+        "resource claim default/c is in the process of being allocated",
+    )
+    assert world.plugin.awaits_write(second)
+    if is_written:
+        assert await world.plugin.pre_bind(state, first, "n1") is None
+    else:
+        world.plugin.unreserve(state, first, "n1")
+    assert world.activated == ["second"]
+    assert world.plugin.pre_enqueue(second) is None
+    assert not world.plugin.awaits_write(second)
+
+
+def test_members_of_a_group_are_not_held_back():
+    """They may share an allocation before it is written."""
+    world = World(GPU, node(), a_slice("s", "d0"), claim(ask()))
+    world.cluster.groups.families = frozenset({IN_TREE})
+    first, second = (
+        pod(uses(), name=name, spec={"schedulingGroup": {"podGroupName": "g"}})
+        for name in ("first", "second")
+    )
+    world.placed(first)
+    assert world.plugin.pre_enqueue(second) is None
+    assert not world.plugin.awaits_write(second)
+    assert world.filtered(second)[1] == {}
+
+
+def test_an_attempt_says_what_is_wrong_with_a_claim():
+    assert not World(GPU, node()).plugin.awaits_write(pod(uses("missing")))
 
 
 def test_profiles_of_one_cluster_know_of_each_other():

@@ -417,7 +417,7 @@ class GroupPreemptingPlugin(Plugin):
 
 
 class ReservingPlugin(Plugin):
-    """A plugin that can say what its `reserve` would take, for `stowplan decide --reserve`."""
+    """A plugin that knows what its `reserve` takes: `stowplan decide --reserve` prints it."""
 
     reservation_name: ClassVar[str] = ""
     """The field of the output that has it."""
@@ -425,6 +425,11 @@ class ReservingPlugin(Plugin):
     def reservation(self, state: CycleState, node_name: str) -> Any:
         """What it would reserve on the node, in plain data; empty if nothing."""
         return {}
+
+    def awaits_write(self, pod: Pod) -> bool:
+        """Whether something the pod needs is just being written for another one, so that an attempt would
+        fail: `pre_enqueue` must then hold the pod back until it is written."""
+        return False
 
 
 class ExplainingPlugin(Plugin):

@@ -18,7 +18,14 @@ from stowplan.framework.args import PluginArgs
 from stowplan.framework.decision import UNRESOLVABLE_BIT, Statuses, Verdicts
 from stowplan.framework.handle import Handle
 from stowplan.framework.observer import UNOBSERVED, Observer
-from stowplan.framework.plugin import ExplainingPlugin, Plugin, Reads, is_trusted, overrides
+from stowplan.framework.plugin import (
+    ExplainingPlugin,
+    Plugin,
+    Reads,
+    ReservingPlugin,
+    is_trusted,
+    overrides,
+)
 from stowplan.framework.resolve import ResolvedProfile
 from stowplan.framework.scores import MAX_SCORE
 from stowplan.framework.sealed import seal_decision, seal_nodes, seal_scores, sealed_handle
@@ -136,6 +143,13 @@ class Profile:
             (name, plugin, seal_nodes(plugin, plugin.pre_filter)) for name, plugin in self.at("preFilter")
         ]
         """Each plugin with its method as it is to be called; so are `post_filters` and `pre_scores`."""
+        self.awaiting = [
+            plugin
+            for _, plugin in self.at("preEnqueue")
+            if isinstance(plugin, ReservingPlugin)
+            and type(plugin).awaits_write is not ReservingPlugin.awaits_write
+        ]
+        """Plugins that may have a pod wait until something is written for another one."""
         self.told = frozenset(
             name
             for name, plugin, _ in self.pre_filters

@@ -285,6 +285,7 @@ class SchedulingQueue:
 
     def give_back(self, queued: QueuedPod) -> None:
         """Take back a pod that was popped and not attempted: what it needs is gone, so a gate holds it."""
+        queued.attempts -= 1
         self.in_flight.end(queued.pod.uid)
         self._to_active(queued, FORCE_ACTIVATE)
 

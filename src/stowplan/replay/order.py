@@ -125,7 +125,7 @@ class RecordedOrder:
                 self._queue.done(queued.pod.uid)
                 continue
             queued.pod = pod
-            self._give_back(queued)
+            self._queue.give_back(queued)
 
     def pop(self) -> QueuedPod | None:
         found = self._next_planned()
@@ -176,7 +176,7 @@ class RecordedOrder:
             elif queued.pod.uid in self._unordered and queued.pod.priority == first.pod.priority:
                 found.append(queued)
             else:
-                self._give_back(queued)
+                self._queue.give_back(queued)
                 break
         return found
 
@@ -187,7 +187,7 @@ class RecordedOrder:
         first = next(iter(plan or left), None)
         for each in left:
             if each is not first:
-                self._give_back(each)
+                self._queue.give_back(each)
         self._planned.extend(each.pod for each in plan[1:])
         return first
 
@@ -299,10 +299,6 @@ class RecordedOrder:
         if place == len(self._changes):
             return False
         return self._changes[place] < self._bound_at.get(pod.uid, -inf) <= now + MAX_LATENCY
-
-    def _give_back(self, queued: QueuedPod) -> None:
-        queued.attempts -= 1
-        self._queue.give_back(queued)
 
 
 class _Trials:

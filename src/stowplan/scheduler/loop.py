@@ -296,6 +296,10 @@ class SchedulingLoop:
             self._failures.report_skipped(profile, pod)
             self._queue.done(pod.uid)
             return None
+        if pod.spec.resource_claims and any(plugin.awaits_write(pod) for plugin in profile.awaiting):
+            # kube-scheduler attempts it and reports that it failed: two requests, and a backoff for nothing.
+            self._queue.give_back(queued)
+            return None
         if is_verbose:
             log.log(3, "Attempting to schedule pod", pod=pod)
         return profile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -91,9 +91,32 @@ class DynamicResources(ReservingPlugin):
 
     def pre_enqueue(self, pod: Pod) -> Status | None:
         try:
-            self._claims_of(pod)
+            claims = self._claims_of(pod)
         except ClaimError as error:
             return Status.unresolvable(str(error))
+        claim = self._find_awaited(pod, claims)
+        if claim is not None:
+            self.ledger.hold(pod, claim)
+            return Status.unresolvable(_in_flight(claim))
+        return None
+
+    def awaits_write(self, pod: Pod) -> bool:
+        try:
+            return self._find_awaited(pod, self._claims_of(pod)) is not None
+        except ClaimError:
+            return False  # the attempt will say what is wrong with it
+
+    def _find_awaited(self, pod: Pod, claims: Iterable[ResourceClaim]) -> ResourceClaim | None:
+        """A claim of the pod that will soon be allocated for another pod.
+
+        Not one of a pod that waits on permit, which may take minutes. Pods of a group share such claims.
+        """
+        for claim in claims:
+            holder = None if claim.allocation is not None else self.ledger.reserved_by(claim)
+            if holder is None or self.handle.cluster.groups.key_of(pod) is not None:
+                continue
+            if all(waiting.pod.uid != holder for waiting in self.handle.waiting_pods):
+                return claim
         return None
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
@@ -214,7 +237,7 @@ class DynamicResources(ReservingPlugin):
             return Status.error("claim allocation not found for node")
         found.by_node[node_name] = chosen
         for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True):
-            self.ledger.reserve(demand.claim, allocation)
+            self.ledger.reserve(demand.claim, allocation, pod)
         group = self.handle.cluster.groups.key_of(pod)
         if group is not None:
             for claim in found.claims:
@@ -352,7 +375,7 @@ class DynamicResources(ReservingPlugin):
             if claim.allocation is not None:
                 continue
             if claim.metadata.uid in self.ledger.in_flight:
-                raise ClaimError(f"resource claim {claim.key} is in the process of being allocated")
+                raise ClaimError(_in_flight(claim))
             for request in claim.spec.devices.requests:
                 if request.exactly is None and not request.first_available:
                     raise ClaimError(
@@ -411,6 +434,10 @@ class DynamicResources(ReservingPlugin):
         found.special = await self.writer.bind(found.special, allocations[uid], pod)
         self.ledger.release(uid)
         await self.writer.tell_pod(pod, found.special, chosen.wanted.mappings)
+
+
+def _in_flight(claim: ResourceClaim) -> str:
+    return f"resource claim {claim.key} is in the process of being allocated"
 
 
 def _is_restricted(claim: ResourceClaim) -> bool:

@@ -7,7 +7,7 @@ watch shows it, so that no device is given away twice in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import chain
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -48,13 +48,22 @@ class ClaimLedger:
         cluster = unseal(handle.cluster)
         found = cls._ledgers.get(cluster)
         if found is None:
-            found = cls._ledgers[cluster] = cls(cluster, handle.now)
+            found = cls._ledgers[cluster] = cls(cluster, handle.now, handle.activate)
         return found
 
-    def __init__(self, cluster: ClusterView, now: Callable[[], float]) -> None:
-        self._store, self._now = cluster.resource_claims, now
+    def __init__(
+        self,
+        cluster: ClusterView,
+        now: Callable[[], float],
+        activate: Callable[[Iterable[Pod]], None],
+    ) -> None:
+        self._store, self._now, self._activate = cluster.resource_claims, now, activate
         self.in_flight: dict[str, Allocation] = {}
         """By the uid of the claim."""
+        self._reserved_by: dict[str, str] = {}
+        """The uid of the pod for which a claim in flight is allocated, by the uid of the claim."""
+        self._waiting: dict[str, dict[str, Pod]] = {}
+        """Pods that are held back until a claim is no longer in flight, by its uid and theirs."""
         self._sharing: dict[str, tuple[GroupKey, set[str]]] = {}
         """The group whose members share an allocation in flight, and the uids of these pods, by claim."""
         self._written: dict[str, tuple[ResourceClaim, float]] = {}
@@ -107,10 +116,19 @@ class ClaimLedger:
             if (claim := self.get(key)) is not None:
                 yield claim
 
-    def reserve(self, claim: ResourceClaim, allocation: Allocation) -> None:
+    def reserve(self, claim: ResourceClaim, allocation: Allocation, pod: Pod) -> None:
         self.release(claim.metadata.uid)
         self.in_flight[claim.metadata.uid] = allocation
+        self._reserved_by[claim.metadata.uid] = pod.uid
         self._usage.add(allocation)
+
+    def reserved_by(self, claim: ResourceClaim) -> str | None:
+        """The uid of the pod for which a claim is being allocated; None if it is not in flight."""
+        return self._reserved_by.get(claim.metadata.uid)
+
+    def hold(self, pod: Pod, claim: ResourceClaim) -> None:
+        """Have the pod attempted again as soon as the claim is no longer in flight."""
+        self._waiting.setdefault(claim.metadata.uid, {})[pod.uid] = pod
 
     def share(self, claim: ResourceClaim, group: GroupKey, pod: Pod) -> None:
         """A member of the group uses the allocation in flight: others of the group may use it, too."""
@@ -135,9 +153,13 @@ class ClaimLedger:
     def release(self, uid: str) -> None:
         """Forgets an allocation that was not, or not only, in flight."""
         self._sharing.pop(uid, None)
+        self._reserved_by.pop(uid, None)
         allocation = self.in_flight.pop(uid, None)
         if allocation is not None:
             self._usage.remove(allocation)
+        waiting = self._waiting.pop(uid, None)
+        if waiting is not None:
+            self._activate(waiting.values())
 
     def wrote(self, claim: ResourceClaim) -> None:
         """Record a claim as returned by the API server."""
