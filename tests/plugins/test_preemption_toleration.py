@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from make import make_node, make_pod
+from scheduler_staging import staged
 from stowplan.api.meta import decode
 from stowplan.errors import ConfigError
 from stowplan.explain.reasons import preemption_text
@@ -168,3 +169,21 @@ def test_explain_says_who_is_safe():
         "Preemption cannot help. The pod does not fit on 1 node where no pod may be evicted. "
         "Pods that priority 10 may not evict: 1 of PriorityClass safe (priority 100 or more may)."
     )
+
+
+async def test_annotations_that_cannot_be_read_are_reported_before_a_pod_is_evicted_for_them():
+    post_filter = {"disabled": [{"name": "*"}], "enabled": [{"name": NAME}]}
+    async with staged(config={"profiles": [{"plugins": {"postFilter": post_filter}}]}) as stage:
+        bad, worse = priority_class(minimum="ten"), priority_class(minimum="ten", seconds="NaN")
+        on_event = stage.scheduler.handlers.on_event
+        on_event("added", None, bad)
+        on_event("modified", bad, worse)
+        on_event("modified", worse, worse)
+        await stage.settle()
+        first, second = stage.notes("InvalidPreemptionToleration")
+        assert first.startswith(f"annotation {MINIMUM} is 'ten', but must be a whole number of 32 bits; ")
+        assert f"annotation {SECONDS} is 'NaN'" in second
+        on_event("deleted", worse, None)
+        on_event("added", None, bad)
+        await stage.settle()
+        assert len(stage.notes("InvalidPreemptionToleration")) == 2  # a repetition is counted in its event

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from make import make_pod, planner
 from scheduler_staging import node, pod, staged
-from stowplan.api.meta import decode
+from stowplan.api.meta import UnreadableObject, decode
 from stowplan.api.pod import Pod
 from stowplan.embedded.cluster import embedded_cluster
-from stowplan.errors import ConfigError
+from stowplan.errors import ConfigError, InputError
 from stowplan.journal import Decisions
 from stowplan.plugins.app_groups import GROUP_LABEL, WORKLOAD_LABEL, AppGroup
 
@@ -335,6 +335,22 @@ async def test_decisions_say_what_is_wrong_with_the_app_group(group, sentence):
         (record,), (other,) = (decisions.recent.of(f"default/{name}") for name in ("cart", "other"))
         assert record.notes == (() if sentence is None else (sentence,))
         assert other.notes == ()
+
+
+async def test_decisions_say_that_the_app_group_cannot_be_read():
+    decisions = Decisions()
+    async with staged(config={"profiles": config()["profiles"]}, decisions=decisions) as stage:
+        store = stage.scheduler.cluster.watched(AppGroup)
+        fault = InputError("expected array", what="AppGroup default/shop", field="spec.workloads")
+        store.is_served = True
+        store.unreadable = {"default/shop": UnreadableObject("default", "shop", "1", "1", fault)}
+        stage.see(node("n1"), queued_pod("cart"))
+        await stage.settle()
+        (record,) = decisions.recent.of("default/cart")
+        assert record.notes[1] == (
+            "TopologicalSort sorts it as a pod without AppGroup: AppGroup shop cannot be read: "
+            "AppGroup default/shop: spec.workloads: expected array."
+        )
 
 
 async def test_a_cycle_that_a_standby_has_seen_is_reported_once_it_leads():

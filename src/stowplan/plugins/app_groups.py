@@ -122,5 +122,8 @@ class AppGroups:
             return (
                 f"AppGroup {name} cannot be read: CRD {AppGroup.definition.plural}.{GROUP_LABEL} is missing"
             )
+        for namespace in self._namespaces:
+            if (found := self._items.unreadable.get(f"{namespace}/{name}")) is not None:
+                return f"AppGroup {name} cannot be read: {found.fault}"
         places = "namespace" if len(self._namespaces) == 1 else "namespaces"
         return f"AppGroup {name} does not exist in {places} {', '.join(self._namespaces)}"

@@ -63,6 +63,14 @@ class PreemptionToleration(DefaultPreemption):
         """What was reported of a class, by its name."""
         self._safe: dict[str, int] = {}
         """How many pods of a lower priority the last search found to be safe, by their class."""
+        self._classes.follow(self._follow)
+
+    def _follow(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        """Report what cannot be read at once: after the first eviction it would be too late."""
+        if new is not None:
+            self._read(new)
+        elif old is not None:
+            self._reported.pop(old.name, None)
 
     def post_filter(self, state: CycleState, pod: Pod, decision: Decision) -> Status | Nomination:
         self._safe = {}
