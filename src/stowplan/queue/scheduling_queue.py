@@ -21,7 +21,7 @@ from stowplan.framework.answers import NO_KEY, SortKey, check_key, plugin_error
 from stowplan.framework.events import Action, Resource
 from stowplan.framework.handle import Nominations
 from stowplan.framework.hints import ObjectChange, QueueingHints, object_changes
-from stowplan.framework.plugin import SortingPlugin, is_trusted
+from stowplan.framework.plugin import SortingPlugin, is_own, is_trusted
 from stowplan.framework.profile import Profile
 from stowplan.framework.sealed import seal_queued
 from stowplan.queue.waiting import (
@@ -60,6 +60,9 @@ SLOW_SECONDS = 0.5
 SLOW_SHARE = 10
 """Such attempts may take one part in this many of the time, for each namespace."""
 MAX_HELD_NAMESPACES = 1000
+KEYS_A_POD, MAX_KEYS = 50, 20_000
+"""So many keys are renewed for each pod that is taken out, and at most at once: whoever may change objects that
+the order depends on must not be able to keep the scheduler busy with it."""
 
 
 class SchedulingQueue:
@@ -96,6 +99,10 @@ class SchedulingQueue:
         self._counts = dict.fromkeys(Place, 0)
         self._is_outdated = False
         """Whether all keys are to be renewed before the next pod is taken out."""
+        self._moved: set[str] = set()
+        """The uids of pods whose keys are to be renewed then."""
+        self._keys_left = MAX_KEYS
+        """How many keys may be renewed."""
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -113,6 +120,8 @@ class SchedulingQueue:
         )
         plugin = self._sort_plugin
         self._queue_sort, self._sorts_plainly = seal_queued(plugin), is_trusted(type(plugin))
+        self._has_own_keys = is_own(type(plugin))
+        """Whether keys can be compared without running code of others."""
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """Keys are compared in it, too: that runs code of the plugin."""
         self._known_key: object = NO_KEY
@@ -211,17 +220,33 @@ class SchedulingQueue:
         plugin, moved = self._sort_plugin, None
         if isinstance(plugin, SortingPlugin) and plugin.comes_with_stowplan:
             moved = plugin.pods_to_sort_again(old, new)
+        # Done when the next pod is taken out: more objects may change before that.
         if moved is None:
-            self._is_outdated = True  # until the next pod is taken out: more objects may change before that
+            self._is_outdated = True
             return
-        found = (self._pods.get(pod.uid) for pod in moved)
+        self._moved.update(pod.uid for pod in moved)
+        if len(self._moved) > len(self._pods):
+            self._moved.intersection_update(self._pods)
+
+    def _renew_keys(self) -> None:
+        self._keys_left = min(self._keys_left + KEYS_A_POD, MAX_KEYS)
+        if self._keys_left < KEYS_A_POD:
+            return
+        if self._is_outdated:
+            self._keys_left -= self._counts[Place.ACTIVE] + self._counts[Place.BACKOFF]
+            self._sort_all()
+            return
+        found = [queued for uid in self._moved if (queued := self._pods.get(uid)) and queued.place in _READY]
+        self._keys_left -= len(found)
+        self._moved.clear()
         # In the order in which they came, which plugins may keep for those that belong together.
-        for queued in sorted((each for each in found if each), key=lambda each: each.timestamp):
-            if queued.place in _READY:
-                self._stores[queued.place].push(queued)
+        for queued in sorted(found, key=lambda each: (each.timestamp, each.turn)):
+            assert queued.place is not None
+            self._stores[queued.place].push(queued)
 
     def _sort_all(self) -> None:
         self._is_outdated = False
+        self._moved.clear()
         self._active.reorder()
         self._backoff.reorder()
 
@@ -239,8 +264,10 @@ class SchedulingQueue:
 
     def pop_nowait(self) -> QueuedPod | None:
         """The next pod to attempt, if any: an active one, or one in backoff that was rejected."""
-        if self._is_outdated:
-            self._sort_all()
+        if self._is_outdated or self._moved:
+            self._renew_keys()
+        elif self._keys_left < MAX_KEYS:
+            self._keys_left += KEYS_A_POD
         queued = self._active.first()
         if queued is None:
             queued = self._backoff.first_rejected() if self._counts[Place.BACKOFF] else None
@@ -515,12 +542,15 @@ class SchedulingQueue:
         with self._comparing():
             try:
                 key = self._queue_sort(queued)
-                check_key(key, self._known_key)
+                if not self._has_own_keys:
+                    check_key(key, self._known_key)
             except BaseException as error:
                 fault = self._sorting_error(pod, error)
         if fault is not None:
             self._on_fault(pod, fault)
             return (True, ())  # after all others
+        if self._has_own_keys:
+            return (False, key)
         self._known_key = key
         return (False, SortKey(key, self._comparing, lambda error: self._report_sorting(pod, error)))
 
