@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
+
+ANSWERED_AT = 1700000000.123
+"""Stands in answers for the time of the answer."""
 
 
 class FakePrometheus:
@@ -19,11 +23,14 @@ class FakePrometheus:
         self.status, self.delay = 200, 0.0
         self.url = ""
         self.queries: list[str] = []
+        self.now: Callable[[], float] = time.time
+        """The time that answers are as of."""
 
     async def respond(self, request: web.Request) -> web.Response:
         self.queries.append(request.query["query"])
         await asyncio.sleep(self.delay)
         body = self.answer.encode() if isinstance(self.answer, str) else self.answer
+        body = body.replace(str(ANSWERED_AT).encode(), repr(self.now()).encode())
         return web.Response(body=body, status=self.status)
 
 
@@ -33,7 +40,7 @@ def vector(values: Mapping[str, object], label: str = "instance") -> str:
 
 
 def samples(*rows: tuple[Mapping[str, str], object]) -> str:
-    result = [{"metric": dict(metric), "value": [1700000000.123, str(value)]} for metric, value in rows]
+    result = [{"metric": dict(metric), "value": [ANSWERED_AT, str(value)]} for metric, value in rows]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}})
 
 

@@ -54,6 +54,7 @@ class Stage:
         kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
         config = load(kind | {"profiles": [profile]}, REGISTRY).config
         self.prometheus, self.clock = prometheus, Clock()
+        prometheus.now = self.clock
         self.planner = Planner(Cluster.of(nodes), config, registry=REGISTRY, now=self.clock)
         self.plugin: Any = self.planner.profiles["default-scheduler"].plugins[NAME]
 
@@ -283,6 +284,34 @@ async def test_a_bad_answer_is_told_once_and_what_was_read_before_counts_until_i
     assert len(errors) <= 2  # at the start there were no data at all
     assert said in errors[-1]
     assert caplog.messages[-1] == "Reading network traffic of nodes"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "fault"),
+    [
+        (-121, "Prometheus has answered as of more than 120 s ago: compare the clocks, and look for caches"),
+        (61, "Prometheus has answered as of more than 60 s in the future: compare the clocks"),
+    ],
+)
+async def test_answers_as_of_another_time_are_not_believed(ahead, fault):
+    async with staged("a", "b") as stage:
+        stage.prometheus.now = lambda: stage.clock.time + ahead
+        await stage.told(vector({"a": 10, "b": 20}))
+        assert stage.scores() == [0, 0]
+        assert stage.counted(STALE) > 0
+        note = f"{NAME} gives every node 0: network traffic of nodes were not read yet ({fault})."
+        assert note in stage.planner.decide(make_pod()).notes
+
+
+async def test_an_answer_is_used_from_the_time_that_it_is_as_of():
+    async with staged("a", "b") as stage:
+        stage.prometheus.now = lambda: 950.0
+        await stage.told(vector({"a": 10, "b": 20}))
+        assert stage.scores() == [50, 0]
+        stage.clock.time = 1069.0
+        assert stage.scores() == [50, 0]
+        stage.clock.time = 1071.0
+        assert stage.scores() == [0, 0]
 
 
 async def test_prometheus_is_down_and_comes_up(caplog):

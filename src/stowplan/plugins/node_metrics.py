@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -28,8 +28,10 @@ from stowplan.errors import StowplanError
 from stowplan.framework import CycleState, Handle, NodeTable, PluginArgs, Pod, Right, Scores
 from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.prometheus import (
+    CLOCK_SKEW,
     PrometheusError,
     Sample,
+    answer_time,
     is_url,
     read_body,
     reading_errors,
@@ -41,8 +43,6 @@ METRICS_SERVER, PROMETHEUS = "KubernetesMetricsServer", "Prometheus"
 METRICS_PATH = "/apis/metrics.k8s.io/v1beta1/nodes"
 NO_DATA = -1
 """The raw score of a node of which nothing is known."""
-CLOCK_SKEW = 60.0
-"""Seconds that the clock of a source may be ahead of ours."""
 RECENT = 60.0
 """Pods bound less than so many seconds before a reading ended are not in its averages yet."""
 MAX_BACKOFF = 8
@@ -427,17 +427,17 @@ class Collector:
         provider = self.settings.provider
         headers, tls = self._authorization(provider), self.settings.tls
         faults: dict[str, str] = {}
-        answered_at, has_old_series = -math.inf, False
+        answered_at, has_old_series = math.inf, False
 
         async def ask(query: str) -> list[Sample] | None:
             nonlocal answered_at
             try:
                 samples = await run_query(session, provider.address, query, headers=headers, tls=tls)
-                self._check_answer_time(samples)
+                at = answer_time(samples, self._handle.now(), self.settings.stale_after)
             except PrometheusError as error:
                 faults[query] = str(error)
                 return None
-            answered_at = max([answered_at, *(sample.at for sample in samples)])
+            answered_at = min(answered_at, at)
             return samples
 
         found: dict[str, dict[str, float]] = {}
@@ -473,16 +473,6 @@ class Collector:
         if not loads and faults:
             raise SourceError(self.failed_queries)
         return _some(loads), answered_at
-
-    def _check_answer_time(self, samples: Sequence[Sample]) -> None:
-        """Reject what a cache has kept for too long, and answers of a server whose clock is wrong."""
-        now = self._handle.now()
-        if any(sample.at > now + CLOCK_SKEW for sample in samples):
-            text = f"Prometheus has answered as of more than {CLOCK_SKEW:g} s in the future"
-            raise PrometheusError(f"{text}: compare the clocks")
-        if any(now - sample.at > self.settings.stale_after for sample in samples):
-            text = f"Prometheus has answered as of more than {self.settings.stale_after:g} s ago"
-            raise PrometheusError(f"{text}: compare the clocks, and look for caches")
 
     def _authorization(self, provider: MetricProvider) -> dict[str, str]:
         token = provider.token

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -15,6 +15,8 @@ from stowplan.config.field_errors import child, invalid
 
 MAX_RESPONSE_BYTES = 2**25
 """About 250,000 samples."""
+CLOCK_SKEW = 60.0
+"""Seconds that the clock of a source may be ahead of ours."""
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -71,6 +73,23 @@ async def run_query(
         return msgspec.json.decode(body, type=QueryResponse).data.result
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PrometheusError(f"not a response from Prometheus: {error}") from None
+
+
+def answer_time(samples: Iterable[Sample], now: float, stale_after: float) -> float:
+    """The time that an answer is as of, at most now.
+
+    Raises PrometheusError for what a cache has kept for too long, and where a clock is wrong.
+    """
+    found = now
+    for sample in samples:
+        if sample.at > now + CLOCK_SKEW:
+            text = f"Prometheus has answered as of more than {CLOCK_SKEW:g} s in the future"
+            raise PrometheusError(f"{text}: compare the clocks")
+        if now - sample.at > stale_after:
+            text = f"Prometheus has answered as of more than {stale_after:g} s ago"
+            raise PrometheusError(f"{text}: compare the clocks, and look for caches")
+        found = min(found, sample.at)
+    return found
 
 
 async def read_body(response: aiohttp.ClientResponse) -> bytes:

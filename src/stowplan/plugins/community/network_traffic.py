@@ -18,7 +18,14 @@ from stowplan.api.node import NodeObject
 from stowplan.config.field_errors import child, forbidden, invalid, required
 from stowplan.framework.plugin import ExplainingPlugin
 from stowplan.plugins.node_metrics import Poller
-from stowplan.plugins.prometheus import PrometheusError, is_url, reading_errors, run_query, without_port
+from stowplan.plugins.prometheus import (
+    PrometheusError,
+    answer_time,
+    is_url,
+    reading_errors,
+    run_query,
+    without_port,
+)
 
 NO_DATA = -1
 LARGEST = 2**62
@@ -143,8 +150,8 @@ class NetworkTraffic(ExplainingPlugin):
 
     async def _refresh(self, session: aiohttp.ClientSession) -> str:
         """Read the traffic once; return what is wrong, if anything is."""
-        self._traffic = await self._read(session)
-        self.poller.took(self.handle.now())
+        self._traffic, at = await self._read(session)
+        self.poller.took(at)
         log.log(5, "Read network traffic of nodes", plugin=self.name, bytes=self._traffic)
         nodes = await self._wait_for_nodes()
         if nodes and all(self._traffic_of(node) == NO_DATA for node in nodes):
@@ -160,11 +167,12 @@ class NetworkTraffic(ExplainingPlugin):
             await asyncio.sleep(0.1)
         return ()
 
-    async def _read(self, session: aiohttp.ClientSession) -> dict[str, int]:
+    async def _read(self, session: aiohttp.ClientSession) -> tuple[dict[str, int], float]:
         address = self.args.prometheus_address or self.args.address or ""
         label = self.args.node_label
         traffic: dict[str, int] = {}
         samples = await run_query(session, address, self.args.query)
+        at = answer_time(samples, self.handle.now(), self.args.stale_after_seconds)
         for sample in samples:
             name = without_port(sample.metric.get(label, ""))
             if name and (amount := sample.amount) is not None:
@@ -177,4 +185,4 @@ class NetworkTraffic(ExplainingPlugin):
             )
         if not traffic:
             raise PrometheusError(f"no data for {self.args.query}")
-        return traffic
+        return traffic, at
