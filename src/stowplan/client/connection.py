@@ -28,9 +28,9 @@ IDLE_SECONDS = 60.0  # API servers close connections after 90
 INITIAL_REQUESTS, MAX_REQUESTS = 16, 64
 LONG_WAIT_SECONDS = 0.1
 """A wait this long lets the limit grow, and it grows no more often than this."""
-MIN_GAIN, PAUSE_SECONDS = 1.1, 60.0
-"""With a quarter more at once, so many times the requests must be answered, or the limit does not grow for
-so many seconds."""
+BUSY = 2.0
+"""A server that takes so many times as long for a write as for its quickest is busy: with more requests at
+once, each would take longer."""
 FAULTS = (BrokenError, TooLargeError, OSError, ssl.CertificateError)
 """What ends an exchange without a response; OSError includes time-outs."""
 
@@ -98,7 +98,7 @@ class AdaptiveSemaphore:
 
     A connection costs both sides milliseconds of handshake. A quick API server needs few of them, and one
     that is busy has no use for more: they help where it waits for its storage, or is far away. So the limit
-    grows by one now and then, while requests wait for long and more are answered than with fewer.
+    grows by one now and then, while requests wait for long and the server takes no longer for them.
     """
 
     def __init__(
@@ -112,8 +112,7 @@ class AdaptiveSemaphore:
         self.held = 0
         """How many hold it."""
         self._initial, self._maximum, self._long_seconds = initial, maximum, long_seconds
-        self._grown_at = 0.0
-        self._answered, self._checked_at, self._rate, self._next_check = 0, 0.0, 0.0, initial
+        self._grown_at, self._quickest, self._last = 0.0, math.inf, 0.0
         self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
 
     def try_acquire(self) -> bool:
@@ -137,7 +136,6 @@ class AdaptiveSemaphore:
 
     def release(self) -> None:
         self.held -= 1
-        self._answered += 1
         while self._waiting and self.held < self.limit:
             turn, since = self._waiting.popleft()
             if not turn.cancelled():
@@ -145,22 +143,20 @@ class AdaptiveSemaphore:
                 turn.set_result(None)
                 self._grow_after(since)
         if not self.held:
-            # All of it is learned anew: the server may have had nothing to gain from more just then.
-            self.limit = self._next_check = self._initial
-            self._rate = self._grown_at = 0.0
+            # All of it is learned anew: the server may be another by then.
+            self.limit, self._grown_at, self._quickest = self._initial, 0.0, math.inf
+
+    def write_took(self, seconds: float) -> None:
+        """How long the server took for a write; reads, which it may answer from memory, say less."""
+        self._last = seconds
+        self._quickest = min(seconds, self._quickest)
 
     def _grow_after(self, since: float) -> None:
         now = monotonic()
-        if now - max(since, self._grown_at) <= self._long_seconds or self.limit >= self._maximum:
-            return
-        if self.limit >= self._next_check:
-            before, self._rate = self._rate, self._answered / (now - self._checked_at)
-            self._answered, self._checked_at = 0, now
-            self._next_check = self.limit + max(self.limit // 4, 1)
-            if self._rate < before * MIN_GAIN:
-                self._grown_at = now + PAUSE_SECONDS
-                return
-        self.limit, self._grown_at = self.limit + 1, now
+        is_busy = self._last > BUSY * self._quickest
+        is_long = now - max(since, self._grown_at) > self._long_seconds
+        if is_long and not is_busy and self.limit < self._maximum:
+            self.limit, self._grown_at = self.limit + 1, now
 
 
 class HttpPool:
@@ -209,7 +205,10 @@ class HttpPool:
             before()
             reply = channel.send(message, max_body_bytes=self._max_body_bytes)
             channel.give_up_after(timeout)
-            return await reply
+            answer = await reply
+            if method != "GET" and answer.status < 300:
+                self._capacity.write_took(channel.heard_at - channel.sent_at)
+            return answer
         except FAULTS as error:
             raise self._unreachable(method, path, channel, error) from error
         finally:
