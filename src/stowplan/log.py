@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from types import FrameType
 from typing import Any, Literal, NamedTuple, TextIO
@@ -174,9 +174,11 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._shown = shown
 
     def write(self, line: Line) -> None:
-        with suppress(OSError, ValueError):  # nobody reads them any more; that must not stop the work
+        try:  # for `suppress` takes a tenth of the time that the line does
             self.stream.write(f"{self._shown(line)}\n")
             self.stream.flush()
+        except (OSError, ValueError):
+            pass  # nobody reads them any more; that must not stop the work
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name is logging's)
         """Print no traceback for each line when the stream is closed."""
@@ -270,10 +272,11 @@ def _text(value: Any) -> str:
         return "<nil>"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return f"{value}"
-    if _is_object(value):
-        return _quote(f"{value.namespace}/{value.name}" if value.namespace else value.name)
+    if (found := _place_of(value)) is not None:
+        namespace, name = found
+        return _quote(f"{namespace}/{name}" if namespace else name)
     plain = _limit_length(_plain(value))
     if not isinstance(plain, str):
         return msgspec.json.encode(plain, enc_hook=_str).decode()
@@ -286,8 +289,9 @@ def _text(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseException):
         return _str(value) or type(value).__name__
-    if _is_object(value):
-        return {"name": value.name} | ({"namespace": value.namespace} if value.namespace else {})
+    if (found := _place_of(value)) is not None:
+        namespace, name = found
+        return {"name": name, "namespace": namespace} if namespace else {"name": name}
     if isinstance(value, frozenset | set):
         return sorted(value, key=_str)
     return value
@@ -327,11 +331,13 @@ def _format_exception(failure: BaseException) -> str:
         return f"<traceback of {type(failure).__name__} cannot be formatted: {type(error).__name__}>"
 
 
-def _is_object(value: object) -> bool:
+def _place_of(value: Any) -> tuple[str, str] | None:
+    """The namespace and the name of an object; None for anything else."""
     try:
-        return isinstance(value.name, str) and isinstance(value.namespace, str)  # type: ignore[attr-defined]
+        namespace, name = value.namespace, value.name
     except BaseException:  # not an AttributeError alone: exceptions of plugins may define anything
-        return False
+        return None
+    return (namespace, name) if isinstance(name, str) and isinstance(namespace, str) else None
 
 
 def _quote(text: str) -> str:

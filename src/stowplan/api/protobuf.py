@@ -17,6 +17,8 @@ _SHORT_HEADS = [
 ]
 """The bytes before a field of this number and size; cached, because events and bindings have many."""
 
+_ONE_BYTE = [bytes((number,)) for number in range(128)]
+
 
 class Field(NamedTuple):
     number: int
@@ -92,6 +94,8 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(number: int) -> bytes:
+    if number < 128:
+        return _ONE_BYTE[number]
     found = bytearray()
     while number > 127:
         found.append(number & 127 | 128)

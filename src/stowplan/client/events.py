@@ -251,12 +251,18 @@ def _second(seconds: int) -> str:
 
 def _time_message(text: str) -> bytes:
     """A time that `micro_time` has formatted."""
-    return encode_message((1, _seconds_of(text[:19])), (2, int(text[20:26]) * 1000))
+    return _whole_seconds(text[:19]) + encode_message((2, int(text[20:26]) * 1000))
 
 
 @lru_cache(maxsize=16)
-def _seconds_of(text: str) -> int:
-    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+def _whole_seconds(text: str) -> bytes:
+    return encode_message((1, int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())))
+
+
+@lru_cache(maxsize=64)
+def _alike(controller: str, instance: str, action: str, reason: str, kind: str) -> bytes:
+    """The fields that events of a kind have in common."""
+    return encode_message((4, controller), (5, instance), (6, action), (7, reason), (11, kind))
 
 
 class Part(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -332,31 +338,27 @@ class _NewBody(Part, frozen=True):
 
     def as_protobuf(self) -> bytes:
         of = self.regarding
-        values: list[tuple[int, bytes | str | int]] = [
+        object_reference = encode_message(
+            (1, of.kind),
+            (2, of.namespace),
+            (3, of.name),
+            (4, of.uid),
+            (5, of.api_version),
+            (6, of.resource_version),
+        )
+        message = encode_message(
             (1, encode_message((1, self.metadata.name), (3, self.metadata.namespace))),
             (2, _time_message(self.event_time)),
-            (4, self.reporting_controller),
-            (5, self.reporting_instance),
-            (6, self.action),
-            (7, self.reason),
-            (
-                8,
-                encode_message(
-                    (1, of.kind),
-                    (2, of.namespace),
-                    (3, of.name),
-                    (4, of.uid),
-                    (5, of.api_version),
-                    (6, of.resource_version),
-                ),
-            ),
+            (8, object_reference),
             (10, self.note),
-            (11, self.type),
-        ]
+        )
+        message += _alike(
+            self.reporting_controller, self.reporting_instance, self.action, self.reason, self.type
+        )
         if isinstance(self.series, _Series):
             last = _time_message(self.series.last_observed_time)
-            values.append((3, encode_message((1, self.series.count), (2, last))))
-        return encode_object(self.api_version, self.kind, encode_message(*values))
+            message += encode_message((3, encode_message((1, self.series.count), (2, last))))
+        return encode_object(self.api_version, self.kind, message)
 
 
 class _NewForm:
