@@ -50,6 +50,7 @@ from stowplan.framework.plugin import FilterError
 from stowplan.plugins.args import DynamicResourcesArgs
 from stowplan.plugins.default.dynamic_resources import DynamicResources
 from stowplan.plugins.devices.pools import MAX_ATTEMPT_COST, DeviceBudget, DeviceKind
+from stowplan.scheduler.shared import WaitingPod
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 NO_SOLUTION = ("UnschedulableAndUnresolvable", "cannot allocate all claims")
@@ -503,20 +504,44 @@ async def test_pre_bind_of_an_allocated_claim_only_reserves_it():
     assert world.server.calls == ["update status c"]
 
 
-async def test_pods_that_share_a_claim_write_it_in_turn():
-    """The first writes alone; all others wait for it, and are named in one write."""
+async def test_pods_that_share_a_claim_are_named_in_one_write():
     world = World(*TWO_NODES, claim(ask(), status=on_n2()))
     world.server.is_watched, world.server.is_slow = False, True
     pods = [pod(uses(), name=f"p{number}") for number in range(5)]
     states = [world.placed(each, "n2") for each in pods]
     bindings = [world.plugin.pre_bind(state, each, "n2") for state, each in zip(states, pods, strict=True)]
     assert await asyncio.gather(*bindings) == [None] * 5
-    assert world.server.calls == ["update status c"] * 2
+    assert world.server.calls == ["update status c"]
     assert sorted(each.name for each in world.known("c").status.reserved_for) == [each.name for each in pods]
     world.plugin.unreserve(states[3], pods[3], "n2")  # which was named by another
     await world.settle()
     assert not world.known("c").is_reserved_for("uid-p3")
-    assert not world.plugin.ledger.joining
+
+
+async def test_pods_that_come_during_a_write_wait_for_it():
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    world.server.is_watched, world.server.is_slow = False, True
+    pods = [pod(uses(), name=f"p{number}") for number in range(3)]
+    state = world.placed(pods[0], "n2")
+    first = asyncio.create_task(world.plugin.pre_bind(state, pods[0], "n2"))
+    await asyncio.sleep(0)
+    others = [world.plugin.pre_bind(world.placed(each, "n2"), each, "n2") for each in pods[1:]]
+    assert await asyncio.gather(first, *others) == [None] * 3
+    assert world.server.calls == ["update status c"] * 2
+    assert len(world.known("c").status.reserved_for) == 3
+
+
+@pytest.mark.parametrize("why", ["it waits on permit", "it is not bound after all"])
+async def test_a_pod_that_may_not_be_bound_is_not_named_by_others(why):
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    first, second = pod(uses(), name="first"), pod(uses(), name="second")
+    states = [world.placed(each, "n2") for each in (first, second)]
+    if why == "it waits on permit":
+        world.handle.waiting_pods = [WaitingPod(second, {"Holding": 60.0})]
+    else:
+        world.plugin.unreserve(states[1], second, "n2")
+    assert await world.plugin.pre_bind(states[0], first, "n2") is None
+    assert [each.name for each in world.known("c").status.reserved_for] == ["first"]
 
 
 @pytest.mark.parametrize(

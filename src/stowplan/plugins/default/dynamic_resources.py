@@ -58,6 +58,7 @@ from stowplan.plugins.devices.solver import NO_CLAIMS, DeviceSolver, PodClaims, 
 from stowplan.plugins.devices.writer import (
     ClaimError,
     ClaimWriter,
+    consumer_of,
     drivers_to_await,
     has_failed,
     is_ready,
@@ -239,10 +240,12 @@ class DynamicResources(ReservingPlugin):
         for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True):
             self.ledger.reserve(demand.claim, allocation, pod)
         group = self.handle.cluster.groups.key_of(pod)
-        if group is not None:
-            for claim in found.claims:
-                if claim.metadata.uid in self.ledger.in_flight:
-                    self.ledger.share(claim, group, pod)
+        for claim in found.claims:
+            if group is None:
+                if claim.allocation is not None and not claim.is_reserved_for(pod.uid):
+                    self.ledger.join(claim.key, consumer_of(pod))
+            elif claim.metadata.uid in self.ledger.in_flight:
+                self.ledger.share(claim, group, pod)
         return None
 
     def reservation(self, state: CycleState, node_name: str) -> list[dict[str, object]]:
@@ -264,6 +267,7 @@ class DynamicResources(ReservingPlugin):
         for demand in found.by_node[node_name].wanted.demands if node_name in found.by_node else ():
             self.ledger.leave(demand.claim, pod)
         for claim in found.claims:
+            self.ledger.leave_joining(claim.key, pod.uid)
             if claim.metadata.uid in found.shared:
                 self.ledger.leave(claim, pod)
             newest = self.ledger.get(claim.key) or claim  # another pod may have written this one's name, too

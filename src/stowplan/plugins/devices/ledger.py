@@ -73,8 +73,8 @@ class ClaimLedger:
         """The allocations that are counted in the usage, by the key of the claim."""
         self._extended: dict[str, dict[str, None]] = {}
         """The keys of claims for extended resources, by the uid of the pod."""
-        self.joining: dict[str, dict[str, ConsumerReference]] = {}
-        """Pods that wait to be named in an allocated claim, by the key of the claim and their uid."""
+        self._joining: dict[str, dict[str, ConsumerReference]] = {}
+        """Pods that are still to be named in an allocated claim, by the key of the claim and their uid."""
         self._turns: dict[str, list[asyncio.Lock]] = {}
         self._usage = Usage()
         for claim in self._store:
@@ -94,6 +94,20 @@ class ClaimLedger:
             waiting.pop()
             if not waiting:
                 del self._turns[key]
+
+    def join(self, key: str, consumer: ConsumerReference) -> None:
+        """The claim is to name this pod as well; whoever writes the claim next may do that."""
+        self._joining.setdefault(key, {})[consumer.uid] = consumer
+
+    def joining(self, key: str) -> Iterable[ConsumerReference]:
+        return self._joining.get(key, {}).values()
+
+    def leave_joining(self, key: str, uid: str) -> None:
+        """The claim names this pod, or need not any more."""
+        found = self._joining.get(key, {})
+        found.pop(uid, None)
+        if not found:
+            self._joining.pop(key, None)
 
     def get(self, key: str) -> ResourceClaim | None:
         """A claim as we know it, which may be newer than what the watch has brought."""

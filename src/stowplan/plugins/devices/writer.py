@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
@@ -59,20 +59,17 @@ class ClaimWriter:
     ) -> ResourceClaim:
         """Reserves a claim for the pod, or for another consumer, and allocates it, if it is ours to allocate.
 
-        A claim is written by one pod at a time, from what the one before it wrote. Pods that wait only to be
-        named as users of an allocated claim are all named in one write.
+        A claim is written by one pod at a time, from what the one before it wrote. Pods that are to be bound
+        and only need to be named as users of an allocated claim are all named in one write.
         """
-        consumer = consumer or ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
-        joining = self._ledger.joining.setdefault(claim.key, {})
+        consumer = consumer or consumer_of(pod)
         if allocation is None:
-            joining[consumer.uid] = consumer
+            self._ledger.join(claim.key, consumer)
         try:
             async with self._ledger.turn(claim.key):
-                written = await self._bind(claim, allocation, consumer, joining)
+                written = await self._bind(claim, allocation, consumer)
         finally:
-            joining.pop(consumer.uid, None)
-            if not joining:
-                self._ledger.joining.pop(claim.key, None)
+            self._ledger.leave_joining(claim.key, consumer.uid)
         self._ledger.release(claim.metadata.uid)
         return written
 
@@ -81,7 +78,6 @@ class ClaimWriter:
         claim: ResourceClaim,
         allocation: Allocation | None,
         consumer: ConsumerReference,
-        joining: Mapping[str, ConsumerReference],
     ) -> ResourceClaim:
         for _ in range(WRITE_ATTEMPTS):
             newest = self._ledger.get(claim.key) or claim
@@ -91,7 +87,7 @@ class ClaimWriter:
                 allocation = None  # another member of its group has written it
             else:
                 self._check(claim, newest, allocation)
-            wanted = (consumer, *(other for other in joining.values() if other.uid != consumer.uid))
+            wanted = (consumer, *(other for other in self._joining(claim) if other.uid != consumer.uid))
             try:
                 return await self._bind_once(newest, allocation, wanted)
             except ClaimError:
@@ -106,6 +102,11 @@ class ClaimWriter:
                 else:
                     raise
         raise ClaimError(f"claim {claim.key} keeps being changed by others")
+
+    def _joining(self, claim: ResourceClaim) -> Iterator[ConsumerReference]:
+        """Others to name in the claim, but for those that wait on permit and may yet be rejected."""
+        waiting = {each.pod.uid for each in self._handle.waiting_pods}
+        return (other for other in self._ledger.joining(claim.key) if other.uid not in waiting)
 
     def _check(self, claim: ResourceClaim, newest: ResourceClaim, allocation: Allocation | None) -> None:
         """Raise ClaimError if a claim is not what it was when the node was chosen."""
@@ -188,6 +189,10 @@ class ClaimWriter:
         assert isinstance(written, ResourceClaim)
         self._ledger.wrote(written)
         return written
+
+
+def consumer_of(pod: Pod) -> ConsumerReference:
+    return ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
 
 
 def _is_same(written: Allocation | None, planned: Allocation) -> bool:
