@@ -28,12 +28,17 @@ class NodeUnschedulable(Plugin):
     limits_daemons = True
 
     def sign_pod(self, pod: Pod) -> bool:
-        return is_tolerated(UNSCHEDULABLE, pod.spec.tolerations)
+        # Asked for each pod, and the same for all pods of a shape.
+        memo = pod.shape.memo
+        found: bool | None = memo.get(NodeUnschedulable)
+        if found is None:
+            found = memo[NodeUnschedulable] = is_tolerated(UNSCHEDULABLE, pod.spec.tolerations)
+        return found
 
     def filter_nodes(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Iterator[Reject]:
         illegible = nodes.by_taints(lambda taints: any(taint.key == UNREADABLE_POD for taint in taints))
         yield Reject(illegible, "node(s) had a pod that cannot be read", unresolvable=True)
-        if not is_tolerated(UNSCHEDULABLE, pod.spec.tolerations):
+        if not self.sign_pod(pod):
             yield Reject(nodes.unschedulable, "node(s) were unschedulable", unresolvable=True)
 
     def events_to_register(self) -> tuple[ClusterEvent, ...]:
