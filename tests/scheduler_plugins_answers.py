@@ -176,13 +176,17 @@ def median_without_data(case: Json, answer: Json) -> Json:
     return {**answer, "scores": {**scores, **dict.fromkeys(missing, median)}}
 
 
-def never_best_without_data(case: Json, answer: Json) -> Json:
+def rises_of_power(case: Json, answer: Json) -> Json:
     """A node without metrics gets 0; theirs counts it as one whose power does not rise, so it is best.
 
     That also changes the range to which the scores of the others are scaled, so these are not compared.
+    A pod that requests no CPU raises the power of no node: all get 0, and theirs ranks them by rounding errors.
     """
+    scores = answer["scores"]
+    if not object_of(case["pending"]).requests.get("cpu"):
+        return {**answer, "scores": dict.fromkeys(scores, 0)}
     known = case["watcher"]["data"]["NodeMetricsMap"]
-    missing = [name for name in answer["scores"] if name not in known]
+    missing = [name for name in scores if name not in known]
     return {**answer, "scores": dict.fromkeys(missing, 0)} if missing else answer
 
 
@@ -220,7 +224,7 @@ ON_PURPOSE: dict[str, Callable[[Json, Json], Json]] = {
     "TargetLoadPacking": median_without_data,
     "LoadVariationRiskBalancing": median_without_data,
     "LowRiskOverCommitment": median_without_data,
-    "Peaks": never_best_without_data,
+    "Peaks": rises_of_power,
     "NetworkOverhead": without_node_names,
 }
 """By plugin: what ours answers where it differs on purpose, as docs/community-plugins.md says."""
