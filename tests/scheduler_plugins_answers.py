@@ -180,7 +180,7 @@ def rises_of_power(case: Json, answer: Json) -> Json:
     """A node without metrics gets 0; theirs counts it as one whose power does not rise, so it is best.
 
     That also changes the range to which the scores of the others are scaled, so these are not compared.
-    A pod that requests no CPU raises the power of no node: all get 0, and theirs ranks them by rounding errors.
+    A pod that requests no CPU raises the power of no node: all get 0. Theirs ranks them by rounding errors.
     """
     scores = answer["scores"]
     if not object_of(case["pending"]).requests.get("cpu"):
