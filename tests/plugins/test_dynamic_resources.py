@@ -68,6 +68,7 @@ class Server:
         self.claims: dict[str, ResourceClaim] = {each.key: each for each in cluster.resource_claims}
         self.is_watched = True
         self.is_slow = False
+        self.rejects_status = False
         self.patches: list[dict[str, Any]] = []
 
     async def update(self, item: Object) -> Object:
@@ -77,6 +78,8 @@ class Server:
         if self.is_slow:  # others run in the meantime
             for _ in range(10):
                 await asyncio.sleep(0)
+        if self.rejects_status:
+            raise StowplanError("not today")
         return self.store("update status", item)
 
     async def create(self, item: Object) -> Object:
@@ -468,6 +471,63 @@ def test_members_of_a_group_are_not_held_back():
     assert world.filtered(second)[1] == {}
 
 
+CLAIM_VOLUME = {"name": "v", "persistentVolumeClaim": {"claimName": "disk"}}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({"schedulingGroup": {"podGroupName": "g"}}, id="a member of a group"),
+        pytest.param({"volumes": [CLAIM_VOLUME]}, id="with a volume that may have to be bound first"),
+        pytest.param({"volumes": [{"name": "v", "ephemeral": {}}]}, id="with an ephemeral volume"),
+    ],
+)
+def test_nobody_waits_for_a_pod_that_may_take_minutes(spec):
+    """As in kube-scheduler, the attempt says what the others wait for."""
+    world = World(GPU, node(), a_slice("s", "d0"), claim(ask()))
+    world.cluster.groups.families = frozenset({IN_TREE})
+    world.placed(pod(uses(), name="first", spec=spec))
+    second = pod(uses(), name="second")
+    assert world.plugin.pre_enqueue(second) is None
+    assert not world.plugin.awaits_write(second)
+    assert world.filtered(second)[1] == (
+        "UnschedulableAndUnresolvable",
+        "resource claim default/c is in the process of being allocated",
+    )
+
+
+def test_a_volume_without_claim_takes_no_time():
+    world = World(GPU, node(), a_slice("s", "d0"), claim(ask()))
+    world.placed(pod(uses(), name="first", spec={"volumes": [{"name": "v", "emptyDir": {}}]}))
+    assert world.plugin.awaits_write(pod(uses(), name="second"))
+
+
+@pytest.mark.parametrize("until", ["it is written", "it is deleted"])
+async def test_nobody_waits_for_a_claim_that_could_not_be_written(until):
+    """Each failure would otherwise wake all pods that wait, for one of them to fail next."""
+    world = World(GPU, node(), a_slice("s", "d0"), claim(ask()))
+    first, second, third = (pod(uses(), name=name) for name in ("first", "second", "third"))
+    state = world.placed(first)
+    world.server.rejects_status = True
+    assert said(await world.plugin.pre_bind(state, first, "n1")) == ("Error", "not today")
+    world.plugin.unreserve(state, first, "n1")
+    state = world.placed(second)
+    assert world.plugin.pre_enqueue(third) is None
+    assert not world.plugin.awaits_write(third)
+    world.server.rejects_status = False
+    if until == "it is written":
+        assert await world.plugin.pre_bind(state, second, "n1") is None
+        world.plugin.unreserve(state, second, "n1")
+    else:
+        world.plugin.unreserve(state, second, "n1")
+        world.cluster.remove(world.known("c"))
+    again = read_claim(claim(ask(), metadata={"resourceVersion": "999"}))
+    world.server.claims[again.key] = again
+    world.cluster.apply(again)
+    world.placed(first)
+    assert world.plugin.awaits_write(third)
+
+
 def test_an_attempt_says_what_is_wrong_with_a_claim():
     assert not World(GPU, node()).plugin.awaits_write(pod(uses("missing")))
 
@@ -553,6 +613,11 @@ async def test_a_pod_that_may_not_be_bound_is_not_named_by_others(why):
             "claim default/c got allocated elsewhere in the meantime",
             id="allocated elsewhere",
         ),
+        pytest.param(
+            {"allocation": {"nodeSelector": None}, "reservedFor": [{"resource": "pods", "uid": "uid-p"}]},
+            "claim default/c got allocated elsewhere in the meantime",
+            id="allocated elsewhere, where it names the pod",
+        ),
     ],
 )
 async def test_an_allocation_that_is_gone_when_the_pod_is_bound(status, text):
@@ -563,6 +628,70 @@ async def test_an_allocation_that_is_gone_when_the_pod_is_bound(status, text):
     world.cluster.apply(changed)
     assert said(await world.plugin.pre_bind(state, pod(uses()), "n2")) == ("Error", text)
     assert world.server.calls == []
+
+
+async def test_a_claim_that_was_made_again_is_another_one():
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    state = world.placed(pod(uses()), "n2")
+    status = on_n2() | {"reservedFor": [{"resource": "pods", "name": "p", "uid": "uid-p"}]}
+    world.cluster.apply(read_claim(claim(ask(), metadata={"uid": "other"}, status=status)))
+    assert said(await world.plugin.pre_bind(state, pod(uses()), "n2")) == (
+        "Error",
+        "claim default/c got deleted in the meantime",
+    )
+
+
+async def test_a_pod_is_not_bound_where_its_claim_was_allocated_before():
+    """Whoever writes a claim names only pods that have chosen a node for the same allocation."""
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    slow, away, third = (pod(uses(), name=name) for name in ("slow", "away", "third"))
+    early = world.placed(slow, "n2")  # an earlier pre_bind takes its time
+    world.after(world.filtered(away)[0], away)  # n2 has no room for it
+    await world.settle()
+    assert world.known("c").allocation is None
+    assert await world.plugin.pre_bind(world.placed(third), third, "n1") is None
+    assert [each.name for each in world.known("c").status.reserved_for] == ["third"]
+    assert said(await world.plugin.pre_bind(early, slow, "n2")) == (
+        "Error",
+        "claim default/c got allocated elsewhere in the meantime",
+    )
+
+
+async def test_pods_are_not_named_in_a_claim_that_was_made_again():
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    early = pod(uses(), name="early")
+    world.placed(early, "n2")
+    again = read_claim(claim(ask(), metadata={"uid": "other", "resourceVersion": "50"}, status=on_n2()))
+    world.server.claims[again.key] = again
+    world.cluster.apply(again)
+    assert await world.plugin.pre_bind(world.placed(pod(uses()), "n2"), pod(uses()), "n2") is None
+    assert [each.name for each in world.known("c").status.reserved_for] == ["p"]
+
+
+async def test_a_pod_that_is_unreserved_while_another_names_it_is_taken_out():
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    world.server.is_slow = True
+    first, second = pod(uses(), name="first"), pod(uses(), name="second")
+    states = [world.placed(each, "n2") for each in (first, second)]
+    writing = asyncio.create_task(world.plugin.pre_bind(states[0], first, "n2"))
+    await asyncio.sleep(0)
+    world.plugin.unreserve(states[1], second, "n2")
+    assert await writing is None
+    await world.settle()
+    assert [each.name for each in world.known("c").status.reserved_for] == ["first"]
+
+
+async def test_a_pod_that_no_claim_names_need_not_be_taken_out():
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    world.server.is_slow = True
+    first, second = pod(uses(), name="first"), pod(uses(), name="second")
+    state = world.placed(first, "n2")
+    writing = asyncio.create_task(world.plugin.pre_bind(state, first, "n2"))
+    await asyncio.sleep(0)
+    world.plugin.unreserve(world.placed(second, "n2"), second, "n2")
+    assert await writing is None
+    await world.settle()
+    assert world.server.calls == ["update status c"]
 
 
 async def test_a_claim_allocated_without_a_timestamp_is_reserved_as_it_is():
@@ -645,6 +774,26 @@ async def test_unreserve_takes_back_what_was_written():
     await world.settle()
     assert world.known("c").status.reserved_for == ()
     assert world.known("c").allocation is not None
+
+
+@pytest.mark.parametrize("when", ["before it is bound", "while it is bound", "after it is bound"])
+async def test_a_pod_that_comes_back_is_named(when):
+    """What unreserve takes back is written later, when the pod may have a node again."""
+    world = World(*TWO_NODES, claim(ask(), status=on_n2()))
+    state = world.placed(pod(uses()), "n2")
+    assert await world.plugin.pre_bind(state, pod(uses()), "n2") is None
+    world.plugin.unreserve(state, pod(uses()), "n2")
+    if when == "while it is bound":
+        world.server.is_slow = True
+        writing = asyncio.create_task(world.settle())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    again = world.placed(pod(uses()), "n2")
+    if when == "before it is bound":
+        await world.settle()
+    assert await world.plugin.pre_bind(again, pod(uses()), "n2") is None
+    await (writing if when == "while it is bound" else world.settle())
+    assert world.known("c").is_reserved_for("uid-p")
 
 
 WAITING = a_slice("s", device("d0", **CONDITIONS))

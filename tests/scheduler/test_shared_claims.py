@@ -28,6 +28,25 @@ CLAIM = {
     "metadata": {"name": "shared", "namespace": "default", "uid": "uid-shared", "resourceVersion": "1"},
     "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "gpu"}}]}},
 }
+DISK = {
+    "kind": "PersistentVolumeClaim",
+    "metadata": {
+        "name": "p0-v",
+        "namespace": "default",
+        "annotations": {"pv.kubernetes.io/bind-completed": "yes"},
+        "ownerReferences": [{"kind": "Pod", "name": "p0", "uid": "uid-p0", "controller": True}],
+    },
+    "spec": {"volumeName": "disk", "accessModes": ["ReadWriteOnce"]},
+}
+VOLUME = {
+    "kind": "PersistentVolume",
+    "metadata": {"name": "disk"},
+    "spec": {
+        "accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"},
+        "claimRef": {"namespace": "default", "name": "p0-v"},
+    },
+}
 USES = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}]}
 
 
@@ -95,6 +114,45 @@ async def test_the_next_pod_is_attempted_if_the_claim_cannot_be_written():
         (note,) = stage.notes("FailedScheduling")
         assert "not today" in note
         assert [f"default/{each.name}" for each in api.written[-1].status.reserved_for] == [found]
+
+
+async def test_a_claim_that_cannot_be_written_wakes_each_pod_once():
+    """Were all others held back for each of them, a failure would wake them all again."""
+    api = ClaimApi()
+    async with staged(api=api) as stage:
+        stage.see(GPU, SLICE, node("n1", pods="30"), CLAIM, *sharing(20))
+        await stage.settle()
+        assert stage.scheduler.queue.counts()["gated"] == 19
+        api.refusals = 20
+        api.may_write.set()
+        async with asyncio.timeout(10):
+            while len(stage.notes("FailedScheduling")) < 20:
+                await asyncio.sleep(0.01)
+        assert stage.scheduler.queue.counts()["gated"] == 0
+        assert api.refusals >= 17  # the others found the claim being written for one of the first
+
+
+class SlowVolumes(Plugin):
+    """Binds volumes before claims are written, as VolumeBinding may have to."""
+
+    async def pre_bind(self, state, pod, node_name):
+        await asyncio.Event().wait()
+
+
+async def test_nobody_waits_for_a_pod_whose_volumes_are_bound_first():
+    first = {"name": "SlowVolumes"}, {"name": "DynamicResources"}
+    config = {
+        "profiles": [
+            {"plugins": {"preBind": {"enabled": list(first), "disabled": [{"name": "DynamicResources"}]}}}
+        ]
+    }
+    volume = {"name": "v", "ephemeral": {}}
+    async with staged(config, {"SlowVolumes": SlowVolumes}, api=ClaimApi()) as stage:
+        pods = pod("p0", cpu="100m", volumes=[volume], **USES), pod("p1", cpu="100m", **USES)
+        stage.see(GPU, SLICE, node("n1"), CLAIM, DISK, VOLUME, *pods)
+        await stage.settle()
+        (note,) = stage.notes("FailedScheduling")
+        assert "resource claim default/shared is in the process of being allocated" in note
 
 
 class Waiting(Plugin):

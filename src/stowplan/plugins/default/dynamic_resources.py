@@ -63,6 +63,7 @@ from stowplan.plugins.devices.writer import (
     has_failed,
     is_ready,
 )
+from stowplan.plugins.volumes import claim_name
 
 
 class DynamicResources(ReservingPlugin):
@@ -110,15 +111,25 @@ class DynamicResources(ReservingPlugin):
     def _find_awaited(self, pod: Pod, claims: Iterable[ResourceClaim]) -> ResourceClaim | None:
         """A claim of the pod that will soon be allocated for another pod.
 
-        Not one of a pod that waits on permit, which may take minutes. Pods of a group share such claims.
+        Pods of a group share such claims. If a claim could not be written, the next write may fail as well,
+        and each failure would wake all pods that wait for the claim.
         """
         for claim in claims:
             holder = None if claim.allocation is not None else self.ledger.reserved_by(claim)
             if holder is None or self.handle.cluster.groups.key_of(pod) is not None:
                 continue
-            if all(waiting.pod.uid != holder for waiting in self.handle.waiting_pods):
+            if claim.metadata.uid not in self.ledger.unwritable and not self._may_take_minutes(holder):
                 return claim
         return None
+
+    def _may_take_minutes(self, pod: Pod) -> bool:
+        """Whether something else comes before the pod's claims are written: its group or another plugin has
+        to permit it, or its volumes are bound."""
+        return (
+            self.handle.cluster.groups.key_of(pod) is not None
+            or any(claim_name(pod, volume) is not None for volume in pod.spec.volumes)
+            or any(waiting.pod.uid == pod.uid for waiting in self.handle.waiting_pods)
+        )
 
     def pre_filter(self, state: CycleState, pod: Pod, nodes: NodeTable) -> Status | None:
         state.write(NO_CLAIMS)
@@ -241,9 +252,10 @@ class DynamicResources(ReservingPlugin):
             self.ledger.reserve(demand.claim, allocation, pod)
         group = self.handle.cluster.groups.key_of(pod)
         for claim in found.claims:
+            self.ledger.leaving.discard((claim.metadata.uid, pod.uid))
             if group is None:
                 if claim.allocation is not None and not claim.is_reserved_for(pod.uid):
-                    self.ledger.join(claim.key, consumer_of(pod))
+                    self.ledger.join(claim, consumer_of(pod))
             elif claim.metadata.uid in self.ledger.in_flight:
                 self.ledger.share(claim, group, pod)
         return None
@@ -267,11 +279,14 @@ class DynamicResources(ReservingPlugin):
         for demand in found.by_node[node_name].wanted.demands if node_name in found.by_node else ():
             self.ledger.leave(demand.claim, pod)
         for claim in found.claims:
-            self.ledger.leave_joining(claim.key, pod.uid)
+            self.ledger.leave_joining(claim, pod.uid)
             if claim.metadata.uid in found.shared:
                 self.ledger.leave(claim, pod)
-            newest = self.ledger.get(claim.key) or claim  # another pod may have written this one's name, too
-            if newest.allocation is not None and newest.is_reserved_for(pod.uid):
+            # Another pod may have written this one's name, too, or may just be writing it.
+            newest = self.ledger.get(claim.key) or claim
+            is_named = newest.is_reserved_for(pod.uid) or self.ledger.is_being_written(claim.key)
+            if newest.allocation is not None and is_named:
+                self.ledger.leaving.add((newest.metadata.uid, pod.uid))
                 self._later(self.writer.give_up, newest, pod)
         special = found.special
         if special is not None and special.name != NOT_YET_NAMED:
@@ -426,10 +441,9 @@ class DynamicResources(ReservingPlugin):
         allocations |= found.shared
         of_group = self._claims_of_group(pod)
         for place, claim in enumerate(found.claims):
-            consumer = of_group.get(claim.name)
-            if not claim.is_reserved_for(pod.uid if consumer is None else consumer.uid):
-                allocation = allocations.get(claim.metadata.uid)
-                found.claims[place] = await self.writer.bind(claim, allocation, pod, consumer)
+            # Also if it names the pod already: it may be written at this moment, or have changed.
+            allocation, consumer = allocations.get(claim.metadata.uid), of_group.get(claim.name)
+            found.claims[place] = await self.writer.bind(claim, allocation, pod, consumer)
         special = chosen.wanted.special
         if special is None:
             return

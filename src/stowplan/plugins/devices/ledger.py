@@ -60,8 +60,10 @@ class ClaimLedger:
         self._store, self._now, self._activate = cluster.resource_claims, now, activate
         self.in_flight: dict[str, Allocation] = {}
         """By the uid of the claim."""
-        self._reserved_by: dict[str, str] = {}
-        """The uid of the pod for which a claim in flight is allocated, by the uid of the claim."""
+        self._reserved_by: dict[str, Pod] = {}
+        """The pod for which a claim in flight is allocated, by the uid of the claim."""
+        self.unwritable: set[str] = set()
+        """The uids of claims whose allocation could not be written the last time."""
         self._waiting: dict[str, dict[str, Pod]] = {}
         """Pods that are held back until a claim is no longer in flight, by its uid and theirs."""
         self._sharing: dict[str, tuple[GroupKey, set[str]]] = {}
@@ -73,8 +75,11 @@ class ClaimLedger:
         """The allocations that are counted in the usage, by the key of the claim."""
         self._extended: dict[str, dict[str, None]] = {}
         """The keys of claims for extended resources, by the uid of the pod."""
-        self._joining: dict[str, dict[str, ConsumerReference]] = {}
-        """Pods that are still to be named in an allocated claim, by the key of the claim and their uid."""
+        self._joining: dict[str, dict[str, tuple[ConsumerReference, Allocation | None]]] = {}
+        """Pods that are still to be named in an allocated claim, by the uid of the claim and theirs, with the
+        allocation for which they chose their nodes."""
+        self.leaving: set[tuple[str, str]] = set()
+        """The uids of claims, and of pods that are to be named in them no more."""
         self._turns: dict[str, list[asyncio.Lock]] = {}
         self._usage = Usage()
         for claim in self._store:
@@ -95,19 +100,25 @@ class ClaimLedger:
             if not waiting:
                 del self._turns[key]
 
-    def join(self, key: str, consumer: ConsumerReference) -> None:
+    def is_being_written(self, key: str) -> bool:
+        return key in self._turns
+
+    def join(self, claim: ResourceClaim, consumer: ConsumerReference) -> None:
         """The claim is to name this pod as well; whoever writes the claim next may do that."""
-        self._joining.setdefault(key, {})[consumer.uid] = consumer
+        self._joining.setdefault(claim.metadata.uid, {})[consumer.uid] = consumer, claim.allocation
 
-    def joining(self, key: str) -> Iterable[ConsumerReference]:
-        return self._joining.get(key, {}).values()
+    def joining(self, claim: ResourceClaim) -> Iterator[ConsumerReference]:
+        """Pods to name in the claim, unless it was allocated anew since they chose their nodes."""
+        for consumer, allocation in self._joining.get(claim.metadata.uid, {}).values():
+            if allocation == claim.allocation:
+                yield consumer
 
-    def leave_joining(self, key: str, uid: str) -> None:
+    def leave_joining(self, claim: ResourceClaim, uid: str) -> None:
         """The claim names this pod, or need not any more."""
-        found = self._joining.get(key, {})
+        found = self._joining.get(claim.metadata.uid, {})
         found.pop(uid, None)
         if not found:
-            self._joining.pop(key, None)
+            self._joining.pop(claim.metadata.uid, None)
 
     def get(self, key: str) -> ResourceClaim | None:
         """A claim as we know it, which may be newer than what the watch has brought."""
@@ -133,11 +144,11 @@ class ClaimLedger:
     def reserve(self, claim: ResourceClaim, allocation: Allocation, pod: Pod) -> None:
         self.release(claim.metadata.uid)
         self.in_flight[claim.metadata.uid] = allocation
-        self._reserved_by[claim.metadata.uid] = pod.uid
+        self._reserved_by[claim.metadata.uid] = pod
         self._usage.add(allocation)
 
-    def reserved_by(self, claim: ResourceClaim) -> str | None:
-        """The uid of the pod for which a claim is being allocated; None if it is not in flight."""
+    def reserved_by(self, claim: ResourceClaim) -> Pod | None:
+        """The pod for which a claim is being allocated; None if it is not in flight."""
         return self._reserved_by.get(claim.metadata.uid)
 
     def hold(self, pod: Pod, claim: ResourceClaim) -> None:
@@ -180,7 +191,15 @@ class ClaimLedger:
         self._written[claim.key] = claim, self._now()
         if self._store.get(claim.key) is None and _is_extended(claim):
             self._created.add(claim.key)
+        if claim.allocation is not None:
+            self.unwritable.discard(claim.metadata.uid)
         self._count(claim.key, None, claim)
+
+    def write_failed(self, claim: ResourceClaim) -> None:
+        """The claim could not be allocated."""
+        known = self.get(claim.key)
+        if known is not None and known.metadata.uid == claim.metadata.uid:
+            self.unwritable.add(claim.metadata.uid)
 
     def deleted(self, claim: ResourceClaim) -> None:
         self._forget(claim.key)
@@ -198,6 +217,8 @@ class ClaimLedger:
         assert claim is not None
         if new is not None:
             self._created.discard(claim.key)
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self.unwritable.discard(old.metadata.uid)
         self._count(claim.key, old, self.get(claim.key))
 
     def _forget(self, key: str) -> None:

@@ -64,12 +64,16 @@ class ClaimWriter:
         """
         consumer = consumer or consumer_of(pod)
         if allocation is None:
-            self._ledger.join(claim.key, consumer)
+            self._ledger.join(claim, consumer)
         try:
             async with self._ledger.turn(claim.key):
                 written = await self._bind(claim, allocation, consumer)
+        except StowplanError:
+            if allocation is not None:
+                self._ledger.write_failed(claim)
+            raise
         finally:
-            self._ledger.leave_joining(claim.key, consumer.uid)
+            self._ledger.leave_joining(claim, consumer.uid)
         self._ledger.release(claim.metadata.uid)
         return written
 
@@ -81,15 +85,15 @@ class ClaimWriter:
     ) -> ResourceClaim:
         for _ in range(WRITE_ATTEMPTS):
             newest = self._ledger.get(claim.key) or claim
-            if newest.is_reserved_for(consumer.uid):
+            is_as_decided = _is_as_decided(newest, claim, allocation)
+            if is_as_decided and newest.is_reserved_for(consumer.uid):
                 return newest
-            if allocation is not None and _is_same(newest.allocation, allocation):
-                allocation = None  # another member of its group has written it
-            else:
-                self._check(claim, newest, allocation)
-            wanted = (consumer, *(other for other in self._joining(claim) if other.uid != consumer.uid))
+            self._check(claim, newest, allocation)
+            # Another member of its group may have written the allocation.
+            missing = None if is_as_decided else allocation
+            wanted = (consumer, *(other for other in self._joining(newest) if other.uid != consumer.uid))
             try:
-                return await self._bind_once(newest, allocation, wanted)
+                return await self._bind_once(newest, missing, wanted)
             except ClaimError:
                 raise
             except StowplanError:
@@ -106,7 +110,7 @@ class ClaimWriter:
     def _joining(self, claim: ResourceClaim) -> Iterator[ConsumerReference]:
         """Others to name in the claim, but for those that wait on permit and may yet be rejected."""
         waiting = {each.pod.uid for each in self._handle.waiting_pods}
-        return (other for other in self._ledger.joining(claim.key) if other.uid not in waiting)
+        return (other for other in self._ledger.joining(claim) if other.uid not in waiting)
 
     def _check(self, claim: ResourceClaim, newest: ResourceClaim, allocation: Allocation | None) -> None:
         """Raise ClaimError if a claim is not what it was when the node was chosen."""
@@ -114,7 +118,7 @@ class ClaimWriter:
             raise ClaimError(f"claim {claim.key} got deleted in the meantime")
         if newest.allocation is None and allocation is None:
             raise ClaimError(f"claim {claim.key} got deallocated in the meantime")
-        if newest.allocation is not None and newest.allocation != claim.allocation:
+        if newest.allocation is not None and not _is_as_decided(newest, claim, allocation):
             raise ClaimError(f"claim {claim.key} got allocated elsewhere in the meantime")
 
     async def _bind_once(
@@ -161,9 +165,14 @@ class ClaimWriter:
                 await self._update_status(newest, None, ())
 
     async def give_up(self, claim: ResourceClaim, pod: Pod) -> None:
-        """The pod does not use the claim after all."""
+        """The pod does not use the claim after all, unless it was reserved again in the meantime."""
         async with self._ledger.turn(claim.key):
+            if (claim.metadata.uid, pod.uid) not in self._ledger.leaving:
+                return
+            self._ledger.leaving.discard((claim.metadata.uid, pod.uid))
             claim = self._ledger.get(claim.key) or claim
+            if not claim.is_reserved_for(pod.uid):
+                return
             others = (consumer for consumer in claim.status.reserved_for if consumer.uid != pod.uid)
             await self._update_status(claim, claim.allocation, others)
 
@@ -195,9 +204,14 @@ def consumer_of(pod: Pod) -> ConsumerReference:
     return ConsumerReference(resource="pods", name=pod.name, uid=pod.uid)
 
 
-def _is_same(written: Allocation | None, planned: Allocation) -> bool:
-    """Whether that is what was written, with the time at which it was."""
-    return written is not None and replace(written, allocation_timestamp=None) == planned
+def _is_as_decided(newest: ResourceClaim, claim: ResourceClaim, planned: Allocation | None) -> bool:
+    """Whether a claim has the allocation for which the pod's node was chosen: the planned one, with the time
+    at which it was written, or the one it had then."""
+    if newest.metadata.uid != claim.metadata.uid or newest.allocation is None:
+        return False
+    if planned is None:
+        return newest.allocation == claim.allocation
+    return replace(newest.allocation, allocation_timestamp=None) == planned
 
 
 def is_ready(claim: ResourceClaim) -> bool:
