@@ -265,6 +265,39 @@ def test_volumes_are_taken_only_once():
     assert [str(each.ending) for each in asked.run().fates] == ["placed", "pending"]
 
 
+def test_pods_may_share_a_claim_for_devices():
+    """The second of them is decided once the claim is allocated for the first."""
+    devices = {
+        "driver": "gpu.example.com",
+        "nodeName": "n2",
+        "pool": {"name": "n2", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d0"}],
+    }
+    request = {"name": "one", "exactly": {"deviceClassName": "gpu"}}
+    objects = [
+        {"kind": "DeviceClass", "metadata": {"name": "gpu"}},
+        {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": devices},
+        *(
+            {
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"devices": {"requests": [request]}},
+            }
+            for name in ("shared", "other")
+        ),
+    ]
+    asked = what_if(small("n1"), small("n2"), *map(object_of, objects))
+    asked.add(
+        make_pod(name, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}])
+        for name, claim in (("a", "shared"), ("b", "shared"), ("c", "other"))
+    )
+    assert told(asked.run()) == {
+        "a": ("new", "placed", "n2"),
+        "b": ("new", "placed", "n2"),
+        "c": ("new", "pending", ""),
+    }
+
+
 TO_QUEUE = {"labelSelector": {"matchLabels": {"app": "queue"}}, "topologyKey": "kubernetes.io/hostname"}
 NEAR_QUEUE = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [TO_QUEUE]}}
 

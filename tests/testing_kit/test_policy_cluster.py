@@ -277,3 +277,34 @@ def test_a_plugin_object_has_nothing_but_what_its_author_gave_it():
     cluster = a_cluster(Looping).node("a")
     cluster.place("web").lands_on("a")
     assert vars(cluster.instance(Looping)).keys() == {"args", "handle", "serial"}
+
+
+class Hold(Plugin):
+    def permit(self, state, pod, node_name):
+        return Status.wait(60) if "hold" in pod.labels else None
+
+
+def test_pods_may_share_a_claim_for_devices():
+    """It counts as allocated once the first of them is permitted."""
+    devices = {
+        "driver": "gpu.example.com",
+        "nodeName": "n2",
+        "pool": {"name": "n2", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d0"}],
+    }
+    cluster = a_cluster(Hold).node("n1").node("n2")
+    version = {"apiVersion": "resource.k8s.io/v1"}
+    cluster.add(version | {"kind": "DeviceClass", "metadata": {"name": "gpu"}})
+    cluster.add(version | {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": devices})
+    for name in ("shared", "other"):
+        request = {"name": "one", "exactly": {"deviceClassName": "gpu"}}
+        metadata, spec = {"name": name, "uid": f"uid-{name}"}, {"devices": {"requests": [request]}}
+        cluster.add(version | {"kind": "ResourceClaim", "metadata": metadata, "spec": spec})
+    shared, other = ([{"name": "gpu", "resourceClaimName": name}] for name in ("shared", "other"))
+    first = cluster.place("first", resourceClaims=shared, labels={"hold": ""})
+    waiting = cluster.place("second", resourceClaims=shared)
+    assert waiting.node is None
+    assert "resource claim default/shared is in the process of being allocated" in waiting.message
+    first.held.allow("Hold")
+    assert [cluster.place(name, resourceClaims=shared).node for name in ("second", "third")] == ["n2", "n2"]
+    assert cluster.place("fourth", resourceClaims=other).node is None

@@ -140,6 +140,12 @@ class Planner:
                     found[plugin.reservation_name or plugin.name] = by_node
         return found
 
+    def assume_written(self, decision: Decision) -> None:
+        """Count what plugins have reserved on the chosen node as written, for the pods decided next."""
+        for _, plugin in self.profile_of(decision.pod).at("reserve"):
+            if isinstance(plugin, ReservingPlugin) and decision.state is not None and decision.chosen:
+                plugin.assume_written(decision.state, decision.pod, decision.chosen)
+
     def carry_out(self, decision: Decision) -> None:
         """Place the pod on the chosen node and remove its victims at once."""
         for victim in decision.victims:

@@ -431,6 +431,9 @@ class ReservingPlugin(Plugin):
         fail: `pre_enqueue` must then hold the pod back until it is written."""
         return False
 
+    def assume_written(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        """Count what `reserve` took as written. Simulations call it, where no `pre_bind` writes anything."""
+
 
 class ExplainingPlugin(Plugin):
     """A plugin that can say more than reasons and scores do, for people who read a decision."""

@@ -309,7 +309,7 @@ class WhatIf:
         if victims:
             self._last[EVICTED] = self._turn
             decision = self._evict_for(pod, decision)
-        if fault := _reserve(profile, decision):
+        if fault := self._reserve(profile, decision):
             return _with_ending(waiting, Ending.FAILED, fault)
         self.planner.carry_out(decision)
         return replace(
@@ -374,7 +374,7 @@ class WhatIf:
         if found.result is Result.ERROR or member is None:
             return _with_ending(fate, Ending.FAILED, found.message)
         if found.result is not Result.UNSCHEDULABLE and member.node_name:
-            if fault := _reserve(self.planner.profile_of(member.pod), member.decision):
+            if fault := self._reserve(self.planner.profile_of(member.pod), member.decision):
                 return _with_ending(fate, Ending.FAILED, fault)
             return replace(fate, ending=Ending.PLACED, node=member.node_name)
         message, rejections = member.decision.message, tuple[Rejection, ...]()
@@ -387,6 +387,19 @@ class WhatIf:
         name = member.pod.scheduler_name
         self._waiting[member.pod.uid] = RejectedPod(name, message, rejections, rejectors, self._turn)
         return replace(fate, message=message, rejections=rejections)
+
+    def _reserve(self, profile: Profile, decision: Decision) -> str:
+        """Let plugins count the volumes and devices that the pod takes; returns what went wrong."""
+        if decision.chosen is None or decision.state is None:
+            return ""
+        for name, plugin in profile.at("reserve"):
+            ask = partial(plugin.reserve, seal_state(plugin, decision.state), decision.pod, decision.chosen)
+            status = ask_plugin(profile, name, "reserve", ask, decision.pod, decision.chosen)
+            if status is not None:
+                doing = "" if status.code is Code.ERROR else f'running Reserve plugin "{name}": '
+                return f"{doing}{status.message}"
+        self.planner.assume_written(decision)
+        return ""
 
     def _evict_for(self, pod: Pod, decision: Decision) -> Decision:
         """Once its victims are gone, the pod is decided again, as it is when their deletion is seen."""
@@ -430,19 +443,6 @@ class WhatIf:
 
 def _with_ending(waiting: Fate, ending: Ending, message: str) -> Fate:
     return replace(waiting, ending=ending, message=message)
-
-
-def _reserve(profile: Profile, decision: Decision) -> str:
-    """Lets plugins count the volumes and devices that the pod takes; what went wrong, if something did."""
-    if decision.chosen is None or decision.state is None:
-        return ""
-    for name, plugin in profile.at("reserve"):
-        ask = partial(plugin.reserve, seal_state(plugin, decision.state), decision.pod, decision.chosen)
-        status = ask_plugin(profile, name, "reserve", ask, decision.pod, decision.chosen)
-        if status is not None:
-            doing = "" if status.code is Code.ERROR else f'running Reserve plugin "{name}": '
-            return f"{doing}{status.message}"
-    return ""
 
 
 MIRROR = "kubernetes.io/config.mirror"

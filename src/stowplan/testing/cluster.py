@@ -211,20 +211,21 @@ class PolicyCluster:
                     self._undo(decision, placed, node_name)
                     return status, None
         if not timeouts:
-            self._bind(placed)
+            self._bind(decision, placed)
             return None, None
 
         def on_end(rejection: Status | None) -> None:
             self._held.pop(placed.uid, None)
             if rejection is None:
-                self._bind(placed)
+                self._bind(decision, placed)
             else:
                 self._undo(decision, placed, node_name)
 
         self._held[placed.uid] = HeldPod(placed, timeouts, on_end, self.clock)
         return None, self._held[placed.uid]
 
-    def _bind(self, placed: Pod) -> None:
+    def _bind(self, decision: Decision, placed: Pod) -> None:
+        self.planner.assume_written(decision)
         self.cluster.add_pod(placed)
         self._pending.pop(placed.key, None)
         self.planner.followers.tell(placed)

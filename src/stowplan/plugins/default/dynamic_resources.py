@@ -272,6 +272,18 @@ class DynamicResources(ReservingPlugin):
             for demand, allocation in zip(chosen.wanted.demands, chosen.allocations, strict=True)
         ]
 
+    def assume_written(self, state: CycleState, pod: Pod, node_name: str) -> None:
+        found = state.find(PodClaims)
+        chosen = None if found is None else found.by_node.get(node_name)
+        if found is None or chosen is None:
+            return
+        planned = zip(chosen.wanted.demands, chosen.allocations, strict=True)
+        allocations = {demand.claim.key: allocation for demand, allocation in planned}
+        of_group = self._claims_of_group(pod)
+        for claim in found.claims:
+            consumer = of_group.get(claim.name) or consumer_of(pod)
+            self.ledger.assume_written(claim, allocations.get(claim.key, claim.allocation), consumer)
+
     def unreserve(self, state: CycleState, pod: Pod, node_name: str) -> None:
         found = state.find(PodClaims)
         if found is None or found.is_empty:

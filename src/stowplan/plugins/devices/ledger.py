@@ -13,6 +13,7 @@ from itertools import chain
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stowplan.api.groups import GroupKey
@@ -200,6 +201,19 @@ class ClaimLedger:
         known = self.get(claim.key)
         if known is not None and known.metadata.uid == claim.metadata.uid:
             self.unwritable.add(claim.metadata.uid)
+
+    def assume_written(
+        self, claim: ResourceClaim, allocation: Allocation | None, consumer: ConsumerReference
+    ) -> None:
+        """Count a claim as allocated, and reserved for the consumer, where nothing is written."""
+        newest = self.get(claim.key) or claim
+        known = newest.status.reserved_for
+        users = known if newest.is_reserved_for(consumer.uid) else (*known, consumer)
+        metadata = replace(newest.metadata, resource_version=str(_version(newest) + 1))
+        status = replace(newest.status, allocation=allocation, reserved_for=users)
+        self.wrote(replace(newest, metadata=metadata, status=status))
+        self.leave_joining(claim, consumer.uid)
+        self.release(claim.metadata.uid)
 
     def deleted(self, claim: ResourceClaim) -> None:
         self._forget(claim.key)
