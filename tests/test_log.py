@@ -220,6 +220,18 @@ class OddError(Exception):
         raise SystemExit("no")
 
 
+class Masked:
+    """Does not say what it is."""
+
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit("no")
+
+
+class MaskedName:
+    name, namespace = Masked(), "default"
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -231,8 +243,9 @@ class OddError(Exception):
         [MuteError()],
         {1, "a", None},
         {OddError(), "b"},
+        MaskedName(),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_no_value_stops_the_one_who_logs(value: object, jsons: io.StringIO):
     log(0, "Message", value=value)

@@ -335,9 +335,9 @@ def _place_of(value: Any) -> tuple[str, str] | None:
     """The namespace and the name of an object; None for anything else."""
     try:
         namespace, name = value.namespace, value.name
+        return (namespace, name) if isinstance(name, str) and isinstance(namespace, str) else None
     except BaseException:  # not an AttributeError alone: exceptions of plugins may define anything
         return None
-    return (namespace, name) if isinstance(name, str) and isinstance(namespace, str) else None
 
 
 def _quote(text: str) -> str:

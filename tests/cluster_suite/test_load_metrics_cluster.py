@@ -26,7 +26,7 @@ SHARES = {
     "silent": ([0.1] * 8, [0.3] * 8),
 }
 """What of CPU and memory is in use, every 30 seconds. The last two count as without metrics: one has no
-numbers, and the other has stopped to report more than 5 minutes ago."""
+numbers, and the other stopped reporting more than 5 minutes ago."""
 NODES = [
     make_node(name, allocatable={"cpu": "16", "memory": "64Gi", "pods": "110"})
     for name in (*SHARES, "unknown")

@@ -440,7 +440,7 @@ async def test_an_answer_of_prometheus_counts_as_of_the_time_that_it_says():
     [pytest.param(NOW - 301, id="old"), pytest.param(NOW + 61, id="future"), pytest.param(None, id="none")],
 )
 async def test_series_whose_newest_sample_is_not_current_count_as_missing(time):
-    """An average over 15 minutes goes on for 15 minutes after a node has stopped to report."""
+    """An average over 15 minutes goes on for 15 minutes after a node has stopped reporting."""
     series = Series(*THREE, times=[NOW, time, NOW - 300])
     found, fault, notes, without, stale = await decided(series, "a", "b", "c")
     exact, _, _, _, _ = await decided(Series(*THREE), "a", "b", "c")

@@ -11,6 +11,7 @@ import make
 from stowplan.api.meta import decode
 from stowplan.api.node import NodeObject
 from stowplan.cycle import Planner
+from stowplan.plugins.community.sysched import SeccompProfile
 from stowplan.plugins.node_metrics import NodeLoad
 from stowplan.plugins.node_resource_topologies import NodeResourceTopology
 
@@ -18,6 +19,8 @@ KEY = "example.com/value"
 WATCHER = "http://127.0.0.1:1"
 METADATA = {"metadataKey": KEY, "metadataSource": "Label", "metadataType": "Number"}
 MODELS = {"a": {"k1": 50, "k2": 0.01}, "b": {"k1": 9, "k2": 0.02}, "c": {"k1": 20, "k2": 0.01}}
+SYSTEM_CALLS = {"web": ("a", ["read", "write"]), "db": ("b", ["read", "fsync", "mmap"])}
+"""SeccompProfiles, each with the node of a pod that uses it."""
 NOW = 1_000_000.0
 
 
@@ -35,6 +38,12 @@ def objects() -> list[Any]:
         zones = [{"name": "node-0", "type": "Node", "resources": resources}]
         topology = {"metadata": {"name": name}, "attributes": [policy], "zones": zones}
         found.append(decode(NodeResourceTopology, topology))
+    for profile, (node, calls) in SYSTEM_CALLS.items():
+        groups = [{"action": "SCMP_ACT_ALLOW", "names": calls}]
+        meta = {"name": profile, "namespace": "default"}
+        found.append(decode(SeccompProfile, {"metadata": meta, "spec": {"syscalls": groups}}))
+        seccomp = {"type": "Localhost", "localhostProfile": f"operator/default/{profile}.json"}
+        found.append(make.make_pod(profile, node=node, securityContext={"seccompProfile": seccomp}))
     return found
 
 
@@ -98,6 +107,7 @@ def scored(found: Planner, profile: int, limit: str = "2") -> dict[str, int]:
             {"WatcherAddress": WATCHER, "NodePowerModel": MODELS},
             {"WatcherAddress": WATCHER, "NodePowerModel": MODELS | {"a": {"k1": 1, "k2": 0.001}}},
         ),
+        ("SySched", {"defaultProfileName": "web"}, {"defaultProfileName": "db"}),
     ],
 )
 def test_each_profile_has_its_own_arguments(plugin, one, other):

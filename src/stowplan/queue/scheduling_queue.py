@@ -61,8 +61,8 @@ SLOW_SHARE = 10
 """Such attempts may take one part in this many of the time, for each namespace."""
 MAX_HELD_NAMESPACES = 1000
 KEYS_A_POD, MAX_KEYS = 50, 20_000
-"""So many keys are renewed for each pod that is taken out, and at once: whoever may change objects that
-the order depends on must not be able to keep the scheduler busy with it."""
+"""Each pod that is taken out allows so many keys to be renewed, and unused ones add up to a maximum. So users
+who change objects that the order depends on cannot keep the scheduler busy."""
 
 
 class SchedulingQueue:

@@ -43,7 +43,7 @@ class PodReporter:
     def __init__(self, shared: Shared, recorders: Mapping[str, EventRecorder]) -> None:
         self._shared, self.recorders = shared, recorders
         self._kept: dict[tuple[str, str], PluginEvent] = {}
-        """Events of plugins that await that we lead: the last of each object and reason."""
+        """Events of plugins, kept until this instance leads: the last of each object and reason."""
         self.gated: dict[str, float] = {}
         """Since when pods of groups are held back, by uid."""
 
