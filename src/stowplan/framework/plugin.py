@@ -401,7 +401,8 @@ class SortingPlugin(Plugin):
     def pods_to_sort_again(self, old: Any, new: Any) -> Iterable[Pod] | None:
         """Pods whose keys may be others after a change of an object of a kind in `watches`; None for all.
 
-        Called after each such change. Without this method all waiting pods are sorted again.
+        Called after each such change, if the plugin comes with Stowplan. For others, and without this method,
+        all waiting pods are sorted again.
         """
         return None
 
@@ -428,7 +429,8 @@ class ReservingPlugin(Plugin):
 
     def awaits_write(self, pod: Pod) -> bool:
         """Whether something the pod needs is just being written for another one, so that an attempt would
-        fail: `pre_enqueue` must then hold the pod back until it is written."""
+        fail: `pre_enqueue` must then hold the pod back until it is written. Called if the plugin comes with
+        Stowplan."""
         return False
 
     def assume_written(self, state: CycleState, pod: Pod, node_name: str) -> None:
@@ -442,7 +444,8 @@ class ExplainingPlugin(Plugin):
     """Whether another label may be all that a node lacks to pass the filter."""
 
     def explain_pod(self, pod: Pod) -> Iterable[str]:
-        """Sentences about the objects that describe the pod, called at the start of each attempt."""
+        """Sentences about the objects that describe the pod. Called at the start of each attempt, if the
+        plugin comes with Stowplan."""
         return ()
 
     def explain_scores(self, pod: Pod) -> Iterable[str]:
@@ -482,7 +485,7 @@ def is_trusted(plugin: type[Plugin]) -> bool:
 
 
 def is_own(plugin: type[Plugin]) -> bool:
-    """Whether it comes with Stowplan."""
+    """Whether the class itself comes with Stowplan; one that is derived from it does not."""
     return plugin.__module__.startswith(OWN)
 
 

@@ -23,6 +23,7 @@ from stowplan.framework.plugin import (
     Plugin,
     Reads,
     ReservingPlugin,
+    is_own,
     is_trusted,
     overrides,
 )
@@ -148,6 +149,7 @@ class Profile:
             for _, plugin in self.at("preEnqueue")
             if isinstance(plugin, ReservingPlugin)
             and type(plugin).awaits_write is not ReservingPlugin.awaits_write
+            and is_own(type(plugin))  # nothing guards the call
         ]
         """Plugins that may have a pod wait until something is written for another one."""
         self.told = frozenset(
@@ -176,7 +178,7 @@ class Profile:
             for plugin in self.plugins.values()
             if isinstance(plugin, ExplainingPlugin)
             and type(plugin).explain_pod is not ExplainingPlugin.explain_pod
-            and plugin.comes_with_stowplan
+            and is_own(type(plugin))  # nothing guards the call
         ]
         self.watching = [(name, kind) for name, plugin in self.plugins.items() for kind in plugin.watches]
         """Plugins and the kinds that they watch."""

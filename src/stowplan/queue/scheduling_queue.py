@@ -121,7 +121,7 @@ class SchedulingQueue:
         plugin = self._sort_plugin
         self._queue_sort, self._sorts_plainly = seal_queued(plugin), is_trusted(type(plugin))
         self._has_own_keys = is_own(type(plugin))
-        """Whether keys can be compared without running code of others."""
+        """Whether the order depends on no code of others."""
         self._comparing = partial(observer.calling, "QueueSort", plugin)
         """Keys are compared in it, too: that runs code of the plugin."""
         self._known_key: object = NO_KEY
@@ -218,7 +218,7 @@ class SchedulingQueue:
         if type(old if new is None else new) not in self._sort_kinds:
             return
         plugin, moved = self._sort_plugin, None
-        if isinstance(plugin, SortingPlugin) and plugin.comes_with_stowplan:
+        if isinstance(plugin, SortingPlugin) and self._has_own_keys:  # nothing would guard the call
             moved = plugin.pods_to_sort_again(old, new)
         # Done when the next pod is taken out: more objects may change before that.
         if moved is None:

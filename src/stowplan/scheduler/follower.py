@@ -186,8 +186,8 @@ class EventHandlers:
                 self._cluster.apply(new)
             else:
                 self._cluster.remove(old)
-            self._queue.resort(old, new)
             self._notify(old, new)
+            self._queue.resort(old, new)
 
     def on_capacity_freed(self, pod: Pod) -> None:
         """A pod that we had placed is not going to its node after all: others may want the capacity."""
