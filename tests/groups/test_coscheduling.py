@@ -171,6 +171,27 @@ async def test_a_group_that_lacks_resources_names_its_impossible_values_too():
         )
 
 
+@pytest.mark.parametrize(
+    ("names", "end"),
+    [
+        pytest.param(
+            [f"example.com/r{each:05}" for each in range(10_000)], "or more; and 9995 more.", id="many"
+        ),
+        pytest.param([f"example.com/{letter * 5000}" for letter in "abcd"], " ...", id="long ones"),
+    ],
+)
+async def test_a_decision_names_some_of_many_impossible_values(names, end):
+    decisions = Decisions()
+    async with co_stage(decisions=decisions) as stage:
+        group = x_group(minMember=1, minResources=dict.fromkeys(names, "-1"))
+        stage.see(node("n1"), group, labelled("p0"))
+        await stage.settle()
+        ((note,),) = (each.notes for each in decisions.recent.of("default/p0"))
+        assert note.startswith("PodGroup default/g: spec.minResources.example.com/")
+        assert note.endswith(end)
+        assert len(note) <= 1000
+
+
 async def test_impossible_values_of_a_group_are_reported_once():
     async with co_stage() as stage:
         bad, counted, worse = (x_group(minMember=least) for least in (0, 0, -1))

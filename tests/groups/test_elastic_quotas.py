@@ -77,6 +77,26 @@ async def test_decisions_say_what_is_wrong_with_the_quota():
         assert decisions.recent.of("default/later")[0].notes == ()
 
 
+@pytest.mark.parametrize(
+    ("least", "most"),
+    [
+        pytest.param("-1", "1", id="minimums below 0"),
+        pytest.param("1", "-1", id="maximums below 0"),
+        pytest.param("2", "1", id="minimums above maximums"),
+    ],
+)
+async def test_decisions_name_some_of_many_faults_of_a_quota(least, most):
+    decisions, names = Decisions(), [f"example.com/r{each:05}" for each in range(10_000)]
+    async with quota_stage(decisions=decisions) as stage:
+        bad = quota(min=dict.fromkeys(names, least), max=dict.fromkeys(names, most))
+        stage.see(node("n1"), bad, pod("p"))
+        await stage.settle()
+        record, *_ = decisions.recent.of("default/p")
+        (note,) = record.notes
+        assert "; and 9995 more" in note
+        assert len(note) <= 1000
+
+
 async def test_scenario_75_a_group_above_the_maximum_waits_as_a_whole():
     now = [1000.0]
     async with quota_stage(now=lambda: now[0]) as stage:

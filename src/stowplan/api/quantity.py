@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from stowplan.api.faults import describe_faults
 from stowplan.errors import QuantityError
 
 NANO = 1_000_000_000
@@ -72,9 +73,10 @@ def parse(text: str | int | float) -> Quantity:
 
 def faults_of(field: str, given: Mapping[str, Quantity]) -> Iterator[str]:
     """What is wrong with the amounts of a field, and what would be right."""
-    for name, quantity in given.items():
-        if quantity < 0:
-            yield f"{field}.{name} is {canonical(quantity)}, which counts as 0; set it to 0 or more"
+    return describe_faults(
+        [each for each in given.items() if each[1] < 0],
+        lambda each: f"{field}.{each[0]} is {canonical(each[1])}, which counts as 0; set it to 0 or more",
+    )
 
 
 def canonical(amount: int) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import islice
 from typing import Any, Protocol, cast
 
 import numpy as np
 
+from stowplan.api.faults import describe_faults
 from stowplan.api.pod import Pod
 from stowplan.cluster.columns import Columns, Rows
 from stowplan.cluster.node_table import NodeRow
@@ -35,8 +35,6 @@ from stowplan.framework.status import Status
 
 EXTENDER = "Extender"
 """Stands for all extenders among the plugins of a decision, and among a pod's rejectors."""
-MAX_FAULTS, MAX_FAULT = 3, 300
-"""Of a kind, as many objects that cannot be read are named in a decision, and in so many characters."""
 MAX_REASONS = UNRESOLVABLE_BIT
 """How many a verdict has bits for."""
 
@@ -196,15 +194,17 @@ class Profile:
         """Whether bindings are written to the API server, and nothing else is done about them."""
 
     def notes_on(self, pod: Pod) -> Iterator[str]:
-        """What plugins do without, since it cannot be read, and what they have to say about the pod."""
+        """What plugins do without, since it cannot be read, and what they have to say about the pod.
+
+        Every record keeps it, so a note is no longer than a reason may be.
+        """
         for name, kind in self.watching:
             unreadable = self.handle.watched(kind).unreadable
             if unreadable:
-                texts = [str(each.fault)[:MAX_FAULT] for each in islice(unreadable.values(), MAX_FAULTS)]
-                more = f"; and {len(unreadable) - len(texts)} more" if len(unreadable) > len(texts) else ""
-                yield f"{name} ignores objects that cannot be read: {'; '.join(texts)}{more}."
+                texts = describe_faults(unreadable.values(), lambda each: str(each.fault))
+                yield reason_of(f"{name} ignores objects that cannot be read: {'; '.join(texts)}.")
         for explain in self._explaining_pods:
-            yield from explain(pod)
+            yield from map(reason_of, explain(pod))
 
     def plugins_holding(self, family: str) -> frozenset[str]:
         """The names of the plugins that keep incomplete pod groups of this API group out of the queue."""

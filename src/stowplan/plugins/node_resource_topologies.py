@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import msgspec
 
+from stowplan.api.faults import describe_faults
 from stowplan.api.node import NodeStatus
 from stowplan.api.quantity import NANO
 from stowplan.api.requests import amount_of, amounts, quality_of
@@ -29,8 +30,8 @@ MAX_ZONE = 64
 """The highest id of a NUMA node."""
 MAX_AMOUNT = 2**56
 """A hundredfold of it still fits into 64 bits. No NUMA node has as much of anything."""
-MAX_FAULTS, MAX_FAULTY, MAX_FAULT_TEXT = 5, 3, 500
-"""Of an object, how many faults are told; of how many objects; and how long the text may be."""
+MAX_FAULTY = 3
+"""Of how many objects the faults are told."""
 _ZONE_NAME = re.compile(r"node-([0-9]{1,2})", re.ASCII)
 _POLICIES = {
     f"{policy}{level}Level": (name, level.lower())
@@ -430,7 +431,7 @@ class Topologies:
         return known[2]
 
     def _tell(self, item: NodeResourceTopology, faults: Sequence[str]) -> None:
-        text = "; ".join(faults[:MAX_FAULTS])[:MAX_FAULT_TEXT]
+        text = "; ".join(describe_faults(faults))
         if not text:
             self.faults.pop(item.name, None)
         elif self.faults.get(item.name) != text:

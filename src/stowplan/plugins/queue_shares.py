@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import numpy as np
 
+from stowplan.api.faults import describe_faults
 from stowplan.api.groups import DEFAULT_QUEUE
 from stowplan.api.quantity import faults_of
 from stowplan.api.queues import Queue
@@ -73,11 +74,13 @@ def queue_faults(node: QueueNode) -> list[str]:
         ("spec.guarantee.resource", spec.guarantee.resource),
     ):
         found += faults_of(field, given)
-    for name in lacking(node.guarantee, node.capability):
-        found.append(
+    found += describe_faults(
+        lacking(node.guarantee, node.capability),
+        lambda name: (
             f"spec.guarantee.resource.{name} is more than spec.capability.{name}, which is what counts; "
             "lower the guarantee or raise the capability"
-        )
+        ),
+    )
     if spec.weight < 1:
         found.append(f"spec.weight is {spec.weight}, which counts as 1; set it to 1 or more")
     return found

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stowplan.api.faults import describe_faults
 from stowplan.api.quantity import faults_of
 from stowplan.api.queues import ElasticQuota
 from stowplan.cluster.cluster import ClusterView, Totals
@@ -245,14 +246,17 @@ class CapacityScheduling(ExplainingPlugin):
             faults = [f"ElasticQuota {other.item.name} counts in this namespace; delete one of them"]
         else:
             least, most = amounts_of(item.spec.min), amounts_of(item.spec.max)
+            above = [name for name, amount in least.items() if amount > most.get(name, amount)]
+            faults += describe_faults(
+                above,
+                lambda name: (
+                    f"spec.min.{name} is more than spec.max.{name}, which counts for both; "
+                    "raise max or lower min"
+                ),
+            )
+            least |= {name: most[name] for name in above}
             for name, amount in least.items():
-                if amount > most.get(name, amount):
-                    least[name] = most[name]
-                    faults.append(
-                        f"spec.min.{name} is more than spec.max.{name}, which counts for both; "
-                        "raise max or lower min"
-                    )
-                known.min[name] = known.min.get(name, 0) + least[name]
+                known.min[name] = known.min.get(name, 0) + amount
             known.by_namespace[item.namespace] = Quota(item, least, most)
         text = "; ".join(faults)
         if self._reported.get(item.metadata.uid, "") != text:
