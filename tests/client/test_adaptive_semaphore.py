@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
+from collections.abc import Callable
+from itertools import count
 
 import pytest
 
@@ -90,16 +93,20 @@ async def most_at_once(
     seconds: float,
     turns: AdaptiveSemaphore | None = None,
     now: float = 1000.0,
+    varying: Callable[[int], float] = lambda number: 1.0,
 ) -> int:
-    """The highest limit while many requests wait; each takes `seconds`, or as long as the server is busy."""
+    """The highest limit while many requests wait; each takes `seconds`, or as long as the server is busy.
+
+    The server says that request `number` took `varying(number)` times as long.
+    """
     monkeypatch.setattr(connection, "monotonic", lambda: now)
     turns = turns or AdaptiveSemaphore()
     waiting = [asyncio.create_task(turns.acquire()) for _ in range(5000)]
     await asyncio.sleep(0)
-    found, sent_at = 0, deque([now] * turns.held)
+    found, sent_at, numbers = 0, deque([now] * turns.held), count()
     while not waiting[-1].done():
         now = max(now + 1 / answered_a_second, sent_at[0] + seconds)
-        turns.write_took(now - sent_at.popleft())
+        turns.write_took((now - sent_at.popleft()) * varying(next(numbers)))
         turns.release()
         sent_at += [now] * (turns.held - len(sent_at))
         found = max(found, turns.limit)
@@ -122,3 +129,38 @@ async def test_a_server_that_was_busy_gets_more_once_it_is_far_away(monkeypatch)
     assert await most_at_once(monkeypatch, 300, 0.01, turns) == INITIAL_REQUESTS
     assert await most_at_once(monkeypatch, 10_000, 0.05, turns, now=1020.0) == MAX_REQUESTS
     assert await most_at_once(monkeypatch, 300, 0.01, turns, now=1040.0) == INITIAL_REQUESTS
+
+
+def sometimes(share: int, factor: float, first: int = 0) -> Callable[[int], float]:
+    """One request of so many takes another time than the others."""
+    return lambda number: factor if number % share == first else 1.0
+
+
+def jitter() -> Callable[[int], float]:
+    draw = random.Random(1)
+    return lambda number: draw.lognormvariate(0, 0.25)
+
+
+@pytest.mark.parametrize(
+    "varying",
+    [
+        pytest.param(sometimes(10**9, 0.1), id="the first write was quick"),
+        pytest.param(sometimes(50, 0.1, 30), id="some are quick"),
+        pytest.param(sometimes(50, 10, 30), id="some are slow"),
+        pytest.param(jitter(), id="all differ"),
+    ],
+)
+async def test_a_server_far_away_whose_writes_differ_gets_more_at_once(varying, monkeypatch):
+    assert await most_at_once(monkeypatch, 10_000, 0.05, varying=varying) == MAX_REQUESTS
+
+
+@pytest.mark.parametrize(
+    "varying",
+    [
+        pytest.param(sometimes(50, 0.1, 30), id="some are quick"),
+        pytest.param(sometimes(50, 10, 30), id="some are slow"),
+        pytest.param(jitter(), id="all differ"),
+    ],
+)
+async def test_a_busy_server_whose_writes_differ_does_not(varying, monkeypatch):
+    assert await most_at_once(monkeypatch, 300, 0.01, varying=varying) == INITIAL_REQUESTS

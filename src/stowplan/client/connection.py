@@ -29,8 +29,10 @@ INITIAL_REQUESTS, MAX_REQUESTS = 16, 64
 LONG_WAIT_SECONDS = 0.1
 """A wait this long lets the limit grow, and it grows no more often than this."""
 BUSY = 2.0
-"""A server that takes so many times as long for a write as for its quickest is busy: with more requests at
-once, each would take longer."""
+"""A server that takes so many times as long for writes as for quick ones is busy: with more requests at once,
+each would take longer."""
+JUDGED_WRITES = 13
+"""How many writes it is judged by, the last ones: single writes may be quick or slow by chance."""
 FAULTS = (BrokenError, TooLargeError, OSError, ssl.CertificateError)
 """What ends an exchange without a response; OSError includes time-outs."""
 
@@ -112,7 +114,8 @@ class AdaptiveSemaphore:
         self.held = 0
         """How many hold it."""
         self._initial, self._maximum, self._long_seconds = initial, maximum, long_seconds
-        self._grown_at, self._quickest, self._last = 0.0, math.inf, 0.0
+        self._grown_at, self._quick = 0.0, math.inf
+        self._writes: deque[float] = deque(maxlen=JUDGED_WRITES)
         self._waiting: deque[tuple[asyncio.Future[None], float]] = deque()
 
     def try_acquire(self) -> bool:
@@ -144,19 +147,26 @@ class AdaptiveSemaphore:
                 self._grow_after(since)
         if not self.held:
             # All of it is learned anew: the server may be another by then.
-            self.limit, self._grown_at, self._quickest = self._initial, 0.0, math.inf
+            self.limit, self._grown_at, self._quick = self._initial, 0.0, math.inf
+            self._writes.clear()
 
     def write_took(self, seconds: float) -> None:
         """How long the server took for a write; reads, which it may answer from memory, say less."""
-        self._last = seconds
-        self._quickest = min(seconds, self._quickest)
+        self._writes.append(seconds)
 
     def _grow_after(self, since: float) -> None:
-        now = monotonic()
-        is_busy = self._last > BUSY * self._quickest
+        now, is_busy = monotonic(), self._is_busy()
         is_long = now - max(since, self._grown_at) > self._long_seconds
         if is_long and not is_busy and self.limit < self._maximum:
             self.limit, self._grown_at = self.limit + 1, now
+
+    def _is_busy(self) -> bool:
+        writes, count = sorted(self._writes), len(self._writes)
+        if count < 4:
+            return False
+        # Of the first requests, sent at once, only the first few are quick: a median would be too late.
+        self._quick = min(self._quick, writes[count // 4])
+        return writes[count // 2] > BUSY * self._quick
 
 
 class HttpPool:
