@@ -45,6 +45,9 @@ NO_DATA = -1
 """The raw score of a node of which nothing is known."""
 RECENT = 60.0
 """Pods bound less than so many seconds before a reading ended are not in its averages yet."""
+STEP = 30.0
+"""Seconds between the times at which Prometheus looks for the newest sample. These times are multiples of it:
+samples after the last one are not seen."""
 MAX_BACKOFF = 8
 """How many times the usual interval to wait, at most, after reading failed again and again."""
 A_TOKEN = "one word of ASCII characters"
@@ -450,8 +453,8 @@ class Collector:
                 deviation: await ask(f"stddev_over_time({metric}[15m])"),
             }
             # Averages go on for 15 minutes after the last sample.
-            times = await ask(f"max_over_time(timestamp({metric})[15m:30s])")
-            current = {_labels_of(each) for each in times or () if self._is_current(each.amount)}
+            times = await ask(f"max_over_time(timestamp({metric})[15m:{STEP:g}s])")
+            current = {_labels_of(each) for each in times or () if self._is_current(each.amount, STEP)}
             for field, samples in answers.items():
                 for sample in samples or ():
                     if times is not None and _labels_of(sample) not in current:
@@ -509,9 +512,9 @@ class Collector:
             raise SourceError(f"no item of the metrics API is of the last {self.settings.stale_after:g} s")
         return _some(loads), newest
 
-    def _is_current(self, at: float | None) -> bool:
-        """Whether a time is neither so long ago that metrics are stale nor in the future."""
-        return at is not None and -CLOCK_SKEW <= self._handle.now() - at <= self.settings.stale_after
+    def _is_current(self, at: float | None, late: float = 0) -> bool:
+        """Whether a time, which may be `late` seconds behind, is neither stale nor in the future."""
+        return at is not None and -CLOCK_SKEW <= self._handle.now() - at <= self.settings.stale_after + late
 
 
 def _seconds_of(timestamp: str) -> float:
