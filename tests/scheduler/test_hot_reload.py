@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -15,6 +17,7 @@ from scheduler_staging import Stage, node, pod, staged
 from stowplan.config import load
 from stowplan.errors import ConfigError
 from stowplan.framework.registry import Registry
+from stowplan.plugins.node_resource_topologies import Topologies
 
 FAVOURITE = """
 import asyncio
@@ -174,3 +177,51 @@ async def test_pods_that_wait_are_tried_again(folder):
         reload(stage, registry)
         await stage.settle()
         assert stage.api.bound == {"default/first": "n1"}
+
+
+def with_args(plugin: str, sort: str = "PrioritySort", **args: Any) -> dict[str, Any]:
+    order = {"disabled": [{"name": "*"}], "enabled": [{"name": sort}]}
+    plugins = {"multiPoint": {"enabled": [{"name": plugin}]}, "queueSort": order}
+    profile = {"plugins": plugins, "pluginConfig": [{"name": plugin, "args": args}]}
+    kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    return kind | {"profiles": [profile]}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("Coscheduling", {}, {"permitWaitingTimeSeconds": 7}),
+        ("NodeResourceTopologyMatch", {"cacheResyncPeriodSeconds": 5}, {"cacheResyncPeriodSeconds": 6}),
+        ("SySched", {}, {"defaultProfileName": "other"}),
+        ("TopologicalSort", {}, {"namespaces": ["other"]}),
+        ("NetworkOverhead", {}, {"namespaces": ["other"]}),
+        ("PreemptionToleration", {}, {"minCandidateNodesAbsolute": 7}),
+    ],
+)
+async def test_a_plugin_that_was_replaced_is_gone(name, before, after):
+    """At once: the garbage collector leaves alone what was there when the scheduler started."""
+    sorts = ("Coscheduling", "TopologicalSort")
+    registry, sort = Registry.installed(), name if name in sorts else "PrioritySort"
+    async with staged(with_args(name, sort, **before), registry=registry) as stage:
+        stage.see(node("n1"), pod("p1"))
+        await stage.settle()
+        assert stage.api.bound == {"default/p1": "n1"}
+        old = ref(next(iter(stage.scheduler.profiles.values())).plugins[name])
+        reload(stage, registry, with_args(name, sort, **after))
+        stage.see(pod("p2"))
+        await stage.settle()
+        assert len(stage.api.bound) == 2
+        assert old() is None
+
+
+async def test_what_is_left_on_numa_nodes_is_not_counted_for_a_plugin_that_was_replaced():
+    def count() -> int:
+        return sum(type(each) is Topologies for each in gc.get_objects())
+
+    registry, name = Registry.installed(), "NodeResourceTopologyMatch"
+    gc.collect()
+    before = count()
+    async with staged(with_args(name), registry=registry) as stage:
+        for seconds in (5, 6, 7):
+            reload(stage, registry, with_args(name, cacheResyncPeriodSeconds=seconds))
+        assert count() == before + 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from inspect import ismethod
 from typing import Any, Generic, TypeVar
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakMethod, ref
 
 from stowplan.api.custom import CustomResource
 from stowplan.api.groups import GroupKey
@@ -40,7 +41,8 @@ T = TypeVar("T", bound=Object)
 class ObjectStore(Generic[T]):
     def __init__(self) -> None:
         self._objects: dict[str, T] = {}
-        self._followers: list[Callable[[T | None, T | None], None]] = []
+        self._followers: list[Callable[[], Callable[[T | None, T | None], None] | None]] = []
+        """References to them."""
         self.version = 0
         self.is_served = True
         """False as long as the API server is not known to have the kind, as with a CRD not yet installed."""
@@ -57,22 +59,28 @@ class ObjectStore(Generic[T]):
         return len(self._objects)
 
     def follow(self, follower: Callable[[T | None, T | None], None]) -> None:
-        """Call `follower(old, new)` after each change; None for an object that does not exist."""
-        self._followers.append(follower)
+        """Call `follower(old, new)` after each change; None for an object that does not exist.
+
+        A method is called as long as its object exists: plugins are replaced while the scheduler runs.
+        """
+        self._followers = [each for each in self._followers if each() is not None]
+        self._followers.append(WeakMethod(follower) if ismethod(follower) else lambda: follower)
 
     def put(self, item: T) -> None:
         old = self._objects.get(item.key)
         self._objects[item.key] = item
         self.version += 1
-        for follower in self._followers:
-            follower(old, item)
+        for each in self._followers:
+            if (follower := each()) is not None:
+                follower(old, item)
 
     def remove(self, key: str) -> None:
         old = self._objects.pop(key, None)
         if old is not None:
             self.version += 1
-            for follower in self._followers:
-                follower(old, None)
+            for each in self._followers:
+                if (follower := each()) is not None:
+                    follower(old, None)
 
 
 Kind = TypeVar("Kind", bound=CustomResource)
