@@ -1,4 +1,4 @@
-"""Does all that a scheduler must do besides deciding: nothing that schedules can be faster.
+"""Does all that a scheduler must do besides deciding, with the client and the encoding of Stowplan's.
 
 Binds every pod that waits for a node to the next one, whatever the pod asks for, writes an event for each and
 reads the watch of pods. `cluster.py` and `scheduler_perf.py` run it in the place of a scheduler.
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -65,10 +66,11 @@ def running(plane: ControlPlane) -> Iterator[Process]:
 
 
 async def bind_all(kubeconfig: str) -> None:
-    limits = {"qps": UNLIMITED, "burst": UNLIMITED}
+    connection = load(kubeconfig)
+    make_client = partial(ApiClient, connection, qps=UNLIMITED, burst=UNLIMITED, uses_protobuf=True)
     async with (
-        ApiClient(load(kubeconfig), **limits) as api,
-        ApiClient(load(kubeconfig), **limits) as events_api,
+        make_client() as api,
+        make_client(beside=api) as events_api,
         asyncio.TaskGroup() as tasks,
     ):
         recorder = EventRecorder(events_api, "default-scheduler", CEILING, time.time)
