@@ -76,7 +76,8 @@ async def bind_all(kubeconfig: str) -> None:
         recorder = EventRecorder(events_api, "default-scheduler", CEILING, time.time)
         waiting: asyncio.Queue[Pod] = asyncio.Queue()
         seen: set[str] = set()
-        nodes: Iterator[str] = iter(())
+        nodes: Iterator[str] | None = None
+        is_listing = asyncio.Lock()
 
         def on_line(line: bytes) -> None:
             event = _event(line)
@@ -87,15 +88,18 @@ async def bind_all(kubeconfig: str) -> None:
                     seen.add(pod.uid)
                     waiting.put_nowait(pod)
 
-        async def bind() -> None:
+        async def next_node() -> str:
             nonlocal nodes
-            while True:
-                pod = await waiting.get()
-                node = next(nodes, None)
-                if node is None:  # all pods of a run come after its nodes
+            async with is_listing:
+                if nodes is None:  # all pods of a run come after its nodes
                     listed = await api.get_json("/api/v1/nodes")
                     nodes = itertools.cycle([each["metadata"]["name"] for each in listed["items"]])
-                    node = next(nodes)
+                return next(nodes)
+
+        async def bind() -> None:
+            while True:
+                pod = await waiting.get()
+                node = await next_node()
                 with suppress(ApiError):  # the pod is gone
                     await api.create_binding(pod, node)
                     note = f"Successfully assigned {pod.key} to {node}"
