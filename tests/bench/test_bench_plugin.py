@@ -12,6 +12,8 @@ from stowplan.cli.bench import bench
 from stowplan.errors import InputError
 
 PLUGIN = """\
+import time
+
 from stowplan import Plugin, PluginArgs
 
 class BenchedArgs(PluginArgs):
@@ -21,6 +23,7 @@ class Benched(Plugin):
     args: BenchedArgs
 
     def score(self, state, pod, node):
+        time.sleep(0.001)  # far more than decisions differ by chance
         return self.args.points
 """
 
